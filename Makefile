@@ -1,0 +1,28 @@
+# make demo: a first look, on data that comes along.   make test: lint, types, tests.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: demo test lint clean
+
+demo: $(READY)
+	$(BIN)/mdcg compare --scenario digits-5 --methods naive,replay,md-cg --memory 100 --seeds 0-4 \
+		--out demo-runs --report report.html
+
+test: lint
+	$(BIN)/pytest
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mdcg needs Python 3.11 or newer; say for instance: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) demo-runs report.html

@@ -1,0 +1,40 @@
+"""mdcg: class-incremental learning with Margin Dampening and Cascaded Gates, many runs at once.
+
+>>> import mdcg
+>>> result = mdcg.run(scenario="digits-5", method="md-cg", memory=100, seeds=range(5))  # doctest: +SKIP
+>>> result.mean["ACC"]  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from mdcg.api import Result, run
+    from mdcg.errors import MdcgError
+    from mdcg.estimator import Learner
+    from mdcg.methods.base import METHODS, Method, Step
+    from mdcg.models.backbones import register_backbone
+
+__all__ = ["METHODS", "Learner", "MdcgError", "Method", "Result", "Step", "register_backbone", "run"]
+
+_HOMES = {
+    "METHODS": "mdcg.methods",
+    "Learner": "mdcg.estimator",
+    "MdcgError": "mdcg.errors",
+    "Method": "mdcg.methods",
+    "Result": "mdcg.api",
+    "Step": "mdcg.methods",
+    "register_backbone": "mdcg.models.backbones",
+    "run": "mdcg.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load torch only when something of it is used: `mdcg --help` should not wait for it."""
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'mdcg' has no attribute '{name}'")

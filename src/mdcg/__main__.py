@@ -1,0 +1,5 @@
+"""`python -m mdcg`."""
+
+from mdcg.cli import main
+
+main()

@@ -1,0 +1,133 @@
+"""`mdcg.run`: from a recipe to results, in one call."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mdcg import metrics
+from mdcg.data import Dataset, load
+from mdcg.estimator import Learner
+from mdcg.experiments.recipe import Recipe, make_recipe
+from mdcg.experiments.runner import run_specs
+from mdcg.experiments.store import MODEL, Record, Store
+from mdcg.memory import Memory
+from mdcg.metrics import Matrix
+from mdcg.scenario import parse
+from mdcg.train.precision import compute
+
+
+@dataclass(frozen=True)
+class Result:
+    """The runs of one method: arrays have one row per seed, accuracies are in percent."""
+
+    records: list[Record]
+    out: Path
+    dataset: Dataset
+
+    @property
+    def seeds(self) -> list[int]:
+        return [record.spec.seed for record in self.records]
+
+    @cached_property
+    def R(self) -> Matrix:
+        """(seeds, tasks, tasks): accuracy on task j after task i, NaN where j > i."""
+        return np.stack([record.R for record in self.records])
+
+    @property
+    def ACC(self) -> Matrix:
+        return self._metric("ACC")
+
+    @property
+    def BWT(self) -> Matrix:
+        return self._metric("BWT")
+
+    @property
+    def BWT_final(self) -> Matrix:
+        return self._metric("BWT_final")
+
+    @property
+    def forgetting(self) -> Matrix:
+        return self._metric("forgetting")
+
+    @property
+    def mean(self) -> dict[str, float]:
+        return {name: metrics.mean_std(self._metric(name).tolist())[0] for name in METRICS}
+
+    @property
+    def std(self) -> dict[str, float]:
+        """Sample standard deviation over seeds; NaN for a single one."""
+        return {name: metrics.mean_std(self._metric(name).tolist())[1] for name in METRICS}
+
+    @property
+    def learner(self) -> Learner:
+        """The classifier of the first seed."""
+        return self.learners[0]
+
+    @cached_property
+    def learners(self) -> list[Learner]:
+        return [self._learner(record) for record in self.records]
+
+    def _learner(self, record: Record) -> Learner:
+        learner = Learner.load(Store(self.out).folder(record.spec) / MODEL)
+        if record.memory:
+            kept = {position: np.asarray(indices) for position, indices in record.memory.items()}
+            learner.memory = Memory(record.spec.memory, kept).copy(self.dataset.train.images)
+        return learner
+
+    def as_json(self) -> dict[str, Any]:
+        def clean(values: dict[str, float]) -> dict[str, float | None]:
+            return {name: None if np.isnan(value) else round(value, 6) for name, value in values.items()}
+
+        runs = [record.as_json() for record in self.records]
+        return {"runs": runs, "mean": clean(self.mean), "std": clean(self.std)}
+
+    def _metric(self, name: str) -> Matrix:
+        return np.array([record.metrics[name] for record in self.records])
+
+
+METRICS = ("ACC", "BWT", "BWT_final", "forgetting")
+
+
+def run(*, seeds: Iterable[int] | str | int = (0,), fresh: bool = False, quiet: bool = False, **recipe: Any) -> Result:
+    """Train one method for each seed, or take up the runs that are already there.
+
+    Keywords are those of `Recipe`: scenario, method, memory, epochs, backbone, set, …
+
+    >>> import mdcg, tempfile
+    >>> result = mdcg.run(scenario="digits-2", method="naive", epochs=1, seeds=range(2), out=tempfile.mkdtemp())
+    >>> result.R.shape
+    (2, 2, 2)
+    """
+    chosen = seeds if isinstance(seeds, str | int) else list(seeds)
+    asked = make_recipe(**recipe, seeds=chosen)
+    return run_recipe(asked, fresh=fresh, quiet=quiet)[asked.asked_methods()[0]]
+
+
+def run_recipe(
+    recipe: Recipe, *, fresh: bool = False, quiet: bool = False, members: int | None = None
+) -> dict[str, Result]:
+    """All runs of a recipe, by method."""
+    machine = compute(recipe.device, recipe.precision)
+    dataset = load_for(recipe)
+    specs = recipe.resolve(dataset)
+    records = run_specs(specs, dataset, machine, recipe.out, fresh=fresh, quiet=quiet, members=members, warn=_warn)
+    return {
+        name: Result([record for record in records if record.spec.method == name], recipe.out, dataset)
+        for name in recipe.asked_methods()
+    }
+
+
+def load_for(recipe: Recipe) -> Dataset:
+    name, _ = parse(recipe.scenario)
+    return load(name, recipe.data, recipe.image_size)
+
+
+def _warn(text: str) -> None:
+    print(f"mdcg: {text}", file=sys.stderr)

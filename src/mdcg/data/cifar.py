@@ -1,0 +1,99 @@
+"""CIFAR-10 and CIFAR-100 from their official binary archives.
+
+A record is one label byte (CIFAR-100: coarse, then fine) and 3,072 pixel bytes, red plane first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from mdcg.data.cache import Arrays, arrays
+from mdcg.data.source import read, stamp
+from mdcg.errors import MdcgError
+
+PIXELS = 3 * 32 * 32
+
+
+@dataclass(frozen=True)
+class Cifar:
+    url: str
+    md5: str  # of the archive
+    folder: str  # inside the archive
+    train: dict[str, str]  # file: sha1
+    test: dict[str, str]
+    names: str  # file with the class names
+    label_bytes: int
+
+    @property
+    def archive(self) -> str:
+        return self.url.rsplit("/", 1)[-1]
+
+    @property
+    def probe(self) -> str:
+        return next(iter(self.train))
+
+    def stamp(self, path: Path) -> str:
+        if path.is_file():
+            return stamp([path])
+        wanted = [path / name for name in (*self.train, *self.test, self.names)]
+        missing = [file.name for file in wanted if not file.is_file()]
+        if missing:
+            raise MdcgError(
+                f"{path} lacks {missing[0]}; unpack {self.archive} again, or remove the folder and run 'mdcg data get'."
+            )
+        return stamp(wanted)
+
+    def read(self, path: Path) -> Arrays:
+        """Read and verify every file, from the unpacked folder or the archive."""
+        sha1 = self.train | self.test
+        files = dict(read(path, lambda name: name in sha1 or name == self.names))
+        for name in (*sha1, self.names):
+            if name not in files:
+                raise MdcgError(f"{path} lacks {name}; get {self.archive} again with 'mdcg data get'.")
+        for name, expected in sha1.items():
+            if hashlib.sha1(files[name]).hexdigest() != expected:
+                raise MdcgError(
+                    f"{path / name} is altered or cut short (its sha1 is not {expected}); "
+                    f"get {self.archive} again with 'mdcg data get'."
+                )
+        names = files[self.names].decode().split()
+        train = self._decode(b"".join(files[name] for name in self.train))
+        test = self._decode(b"".join(files[name] for name in self.test))
+        return arrays(train, test, names)
+
+    def _decode(self, content: bytes) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+        records = np.frombuffer(content, np.uint8).reshape(-1, self.label_bytes + PIXELS)
+        images = records[:, self.label_bytes :].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        return images, records[:, self.label_bytes - 1]
+
+
+CIFAR10 = Cifar(
+    url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    md5="c32a1d4ab5d03f1284b67883e8d87530",
+    folder="cifar-10-batches-bin",
+    train={
+        "data_batch_1.bin": "aadd24acce27caa71bf4b10992e9e7b2d74c2540",
+        "data_batch_2.bin": "c0ba65cce70568cd57b4e03e9ac8d2a5367c1795",
+        "data_batch_3.bin": "1dd00a74ab1d17a6e7d73e185b69dbf31242f295",
+        "data_batch_4.bin": "aab85764eb3584312d3c7f65fd2fd016e36a258e",
+        "data_batch_5.bin": "26e2849e66a845b7f1e4614ae70f4889ae604628",
+    },
+    test={"test_batch.bin": "67eb016db431130d61cd03c7ad570b013799c88c"},
+    names="batches.meta.txt",
+    label_bytes=1,
+)
+
+CIFAR100 = Cifar(
+    url="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+    md5="03b5dce01913d631647c71ecec9e9cb8",
+    folder="cifar-100-binary",
+    train={"train.bin": "e207cd2e05b73b1393c74c7f5e7bea451d63e08e"},
+    test={"test.bin": "8fb6623e830365ff53cf14adec797474f5478006"},
+    names="fine_label_names.txt",
+    label_bytes=2,
+)

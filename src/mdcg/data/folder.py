@@ -1,0 +1,81 @@
+"""A person's own images: PATH/train/CLASS/* and PATH/test/CLASS/*, or PATH/CLASS/* split for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from mdcg.data.cache import Arrays, arrays
+from mdcg.data.decode import Pixels, decode
+from mdcg.data.source import stamp
+from mdcg.draws import Ints, Purpose, hold_out
+from mdcg.errors import MdcgError
+
+SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+TEST_FRACTION = 0.2
+
+
+class Folder:
+    """Classes are folders; images of any size are resized to `size` × `size`."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        if not path.is_dir():
+            raise MdcgError(f"there is no folder {path}; check the path after 'folder:'.")
+        self.path, self.size = path, size
+        self.is_split = (path / "train").is_dir() and (path / "test").is_dir()
+        self.train = _classes(path / "train" if self.is_split else path)
+        self.test = _classes(path / "test") if self.is_split else {}
+        self.names = sorted(self.train)
+        if len(self.names) < 2:
+            raise MdcgError(
+                f"{path} holds {len(self.names)} class folder(s); it needs at least two, as PATH/CLASS/*.png or "
+                "PATH/train/CLASS/*.png with PATH/test/CLASS/*.png."
+            )
+        if self.is_split and set(self.test) != set(self.train):
+            odd = sorted(set(self.train) ^ set(self.test))[0]
+            where = "test" if odd in self.train else "train"
+            raise MdcgError(f"class '{odd}' has no folder in {path / where}; add it there or remove it.")
+        if not self.is_split:
+            for name in self.names:
+                if len(self.train[name]) < 2:
+                    raise MdcgError(
+                        f"class folder {path / name} holds a single image, which cannot serve both training and "
+                        "testing; add images or remove it."
+                    )
+
+    def stamp(self) -> str:
+        files = [file for classes in (self.train, self.test) for name in sorted(classes) for file in classes[name]]
+        return stamp(files, extra=f"size={self.size}")
+
+    def read(self) -> Arrays:
+        images, labels = self._load(self.train)
+        if self.is_split:
+            return arrays((images, labels), self._load(self.test), self.names)
+        train, test = hold_out(labels, TEST_FRACTION, 0, Purpose.TEST_SPLIT)
+        return arrays((images[train], labels[train]), (images[test], labels[test]), self.names)
+
+    def _load(self, classes: dict[str, list[Path]]) -> tuple[Pixels, Ints]:
+        files = [(file, label) for label, name in enumerate(self.names) for file in classes[name]]
+        images = np.empty((len(files), self.size, self.size, 3), np.uint8)
+        for row, (file, _) in enumerate(files):
+            try:
+                images[row] = decode(file.read_bytes(), str(file), self.size)
+            except OSError as error:
+                raise MdcgError(f"cannot read {file}: {error.strerror}; check its permissions.") from error
+        return images, np.array([label for _, label in files], np.int64)
+
+
+def _classes(root: Path) -> dict[str, list[Path]]:
+    found = {}
+    for folder in sorted(root.iterdir()):
+        if not folder.is_dir() or folder.name.startswith("."):
+            continue
+        try:
+            files = sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES)
+        except OSError as error:
+            raise MdcgError(f"cannot read {folder}: {error.strerror}; check its permissions.") from error
+        if not files:
+            raise MdcgError(f"class folder {folder} holds no image; add some or remove the folder.")
+        found[folder.name] = files
+    return found

@@ -1,0 +1,176 @@
+"""Datasets by name: find the source, verify it, cache it, hand it out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from mdcg.data.cache import Arrays, cache_folder, digest_of, recall, store
+from mdcg.data.cifar import CIFAR10, CIFAR100
+from mdcg.data.dataset import Dataset, Split
+from mdcg.data.digits import read_digits
+from mdcg.data.folder import Folder
+from mdcg.data.source import download, find
+from mdcg.data.tinyimagenet import TINYIMAGENET
+from mdcg.errors import MdcgError, unknown
+
+DATASETS = {
+    "digits": "1,797 handwritten digits, 8×8 grey, 10 classes, part of the installation",
+    "cifar10": "CIFAR-10: 60,000 images, 32×32, 10 classes (cifar-10-binary.tar.gz)",
+    "cifar100": "CIFAR-100: 60,000 images, 32×32, 100 fine classes (cifar-100-binary.tar.gz)",
+    "tinyimagenet": "Tiny-ImageNet: 110,000 images, 64×64, 200 classes (tiny-imagenet-200.zip)",
+    "folder:PATH": "your own images, as PATH/CLASS/* or PATH/train/CLASS/* and PATH/test/CLASS/*",
+}
+FOLDER = "folder:"
+DEFAULT_FOLDER_SIZE = 32
+
+
+class Published(Protocol):
+    """A dataset with an official archive."""
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def md5(self) -> str: ...
+    @property
+    def folder(self) -> str: ...
+    @property
+    def archive(self) -> str: ...
+    @property
+    def probe(self) -> str: ...
+    def stamp(self, path: Path) -> str: ...
+    def read(self, path: Path) -> Arrays: ...
+
+
+class Pixels(NamedTuple):
+    """How a dataset's pixels are augmented and normalised; no mean: measured on the training images."""
+
+    padding: int
+    flip: bool
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+
+CIFAR_PIXELS = Pixels(4, True, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+TINY_PIXELS = Pixels(8, True, (0.4802, 0.4481, 0.3975), (0.2764, 0.2689, 0.2816))
+PUBLISHED: dict[str, tuple[Published, Pixels]] = {
+    "cifar10": (CIFAR10, CIFAR_PIXELS),
+    "cifar100": (CIFAR100, CIFAR_PIXELS),
+    "tinyimagenet": (TINYIMAGENET, TINY_PIXELS),
+}
+
+
+def load(name: str, data: Path | None = None, size: int | None = None) -> Dataset:
+    """A dataset, ready for use; downloaded first where it is not at hand.
+
+    `data` is where archives and unpacked folders are looked for (else `$MDCG_DATA`, else the cache folder);
+    `size` the side to which the images of a folder are resized.
+
+    >>> load("digits").classes
+    10
+    """
+    if name.startswith(FOLDER):
+        folder = Folder(Path(name.removeprefix(FOLDER)).expanduser(), _checked_size(size))
+        pixels = Pixels(max(1, folder.size // 8), True)
+        return _dataset(name, _cached("folder", folder.stamp(), folder.read), pixels)
+    if size is not None:
+        raise MdcgError(f"the image size of {name} is fixed; leave out --image-size, which is for folders.")
+    if name == "digits":
+        return _dataset(name, read_digits(), Pixels(1, False))
+    published, pixels = _published(name)
+    path = _locate(published, data)
+    return _dataset(name, _cached(name, published.stamp(path), lambda: published.read(path)), pixels)
+
+
+def verify(name: str, data: Path | None = None) -> str:
+    """Check every byte of a dataset's source and of its cache; says what was checked."""
+    if name == "digits" or name.startswith(FOLDER):
+        dataset = load(name, data)
+        return f"{name}: {len(dataset.train):,} training and {len(dataset.test):,} test images, all readable."
+    published, _ = _published(name)
+    path = _locate(published, data, may_download=False)
+    fresh = published.read(path)  # raises where a file is missing or altered
+    file = _cache_file(name, published.stamp(path))
+    cached = recall(file)
+    if cached is not None and not (cached.digest == digest_of(cached) == digest_of(fresh)):
+        file.unlink()
+        return f"{name}: {path} is whole; its cache {file} was damaged and has been removed."
+    images = len(fresh.train_labels) + len(fresh.test_labels)
+    return f"{name}: {path} is whole, {images:,} images" + (", and so is its cache." if cached else ".")
+
+
+def _published(name: str) -> tuple[Published, Pixels]:
+    if name not in PUBLISHED:
+        raise unknown("dataset", name, DATASETS)
+    return PUBLISHED[name]
+
+
+def _checked_size(size: int | None) -> int:
+    if size is None:
+        return DEFAULT_FOLDER_SIZE
+    if not 4 <= size <= 1024:
+        raise MdcgError(f"the image size must be between 4 and 1024 pixels, not {size}.")
+    return size
+
+
+def _locate(published: Published, data: Path | None, may_download: bool = True) -> Path:
+    chosen = data or (Path(os.environ["MDCG_DATA"]) if os.environ.get("MDCG_DATA") else None)
+    if chosen is not None and not chosen.exists():
+        raise MdcgError(f"there is no folder {chosen}; create it or correct --data (or $MDCG_DATA).")
+    root = chosen or cache_folder()
+    found = find(root, published.folder, published.archive, published.probe)
+    if found is None and not may_download:
+        raise MdcgError(f"neither {published.folder} nor {published.archive} is in {root}; run 'mdcg data get' first.")
+    return found or download(published.url, published.md5, root)
+
+
+def _cached(name: str, stamp: str, read: Callable[[], Arrays]) -> Arrays:
+    file = _cache_file(name, stamp)
+    content = recall(file)
+    if content is None:
+        store(file, read())
+        content = recall(file)
+        if content is None:
+            raise MdcgError(f"{file} could not be read back just after it was written; check the disk.")
+    return content
+
+
+def _cache_file(name: str, stamp: str) -> Path:
+    return cache_folder() / f"{name}-{stamp}.safetensors"
+
+
+def _dataset(name: str, content: Arrays, pixels: Pixels) -> Dataset:
+    mean, std = pixels.mean, pixels.std
+    if mean is None or std is None:
+        mean, std = _statistics(content.train_images)
+    return Dataset(
+        name=name,
+        train=Split(content.train_images, content.train_labels.numpy()),
+        test=Split(content.test_images, content.test_labels.numpy()),
+        class_names=content.class_names,
+        mean=mean,
+        std=std,
+        padding=pixels.padding,
+        flip=pixels.flip,
+        fingerprint=content.digest or digest_of(content),
+    )
+
+
+def _statistics(images: torch.Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel, from exact counts of the 256 pixel values."""
+    levels = np.arange(256) / 255
+    means, stds = [], []
+    for channel in range(images.shape[-1]):
+        count = np.zeros(256)
+        for chunk in images[..., channel].split(8192):
+            count += np.bincount(chunk.numpy().reshape(-1), minlength=256)
+        share = count / count.sum()
+        mean = float(share @ levels)
+        means.append(mean)
+        stds.append(max(float(np.sqrt(share @ (levels - mean) ** 2)), 1e-3))
+    return tuple(means), tuple(stds)

@@ -1,0 +1,119 @@
+"""Files of a dataset, read from a folder, a tar or a zip archive, without trusting any of them.
+
+Archives are read straight into memory, never unpacked onto the disk; one whose members would land outside
+their folder, or are links, is refused whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+
+import pooch
+
+from mdcg.errors import MdcgError
+
+ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
+DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, OSError)
+
+
+def find(root: Path, folder: str, archive: str, inside: str) -> Path | None:
+    """The dataset below `root`: `root` itself if it holds the file `inside`, its folder, or its archive."""
+    if root.is_file():
+        return root
+    for candidate in (root, root / folder):
+        if (candidate / inside).exists():
+            return candidate
+    return root / archive if (root / archive).is_file() else None
+
+
+def download(url: str, md5: str, folder: Path) -> Path:
+    """Fetch an archive with its checksum; a broken download leaves nothing behind."""
+    name = url.rsplit("/", 1)[-1]
+    try:
+        return Path(pooch.retrieve(url, known_hash=f"md5:{md5}", fname=name, path=folder))
+    except PermissionError as error:
+        raise MdcgError(
+            f"cannot write {folder / name}: permission denied; choose a writable folder with --data."
+        ) from error
+    except Exception as error:
+        # pooch passes on whatever its downloader, the network or the disk raises
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise MdcgError(
+            f"cannot download {url} ({reason}); check the connection, or put {name} into {folder} yourself."
+        ) from error
+
+
+def read(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+    """Name and content of each wanted file, in a folder or an archive.
+
+    Names are relative to the dataset's own folder, which archives carry as their first component.
+    """
+    if path.is_dir():
+        yield from _read_folder(path, wanted)
+        return
+    if not path.name.endswith(ARCHIVES):
+        raise MdcgError(f"{path} is neither a folder nor a .tar.gz or .zip archive; give one of these.")
+    try:
+        yield from (_read_zip if path.suffix == ".zip" else _read_tar)(path, wanted)
+    except DAMAGED as error:
+        raise MdcgError(
+            f"{path} is damaged or cut short ({error}); delete it and run 'mdcg data get' again."
+        ) from error
+
+
+def _read_folder(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+    for file in sorted(path.rglob("*")):
+        name = file.relative_to(path).as_posix()
+        if wanted(name) and file.is_file():
+            try:
+                yield name, file.read_bytes()
+            except OSError as error:
+                raise MdcgError(f"cannot read {file}: {error.strerror}; check the file.") from error
+
+
+def _read_tar(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+    with tarfile.open(path) as tar:
+        for member in tar:
+            _refuse_unsafe(path, member.name, is_link=member.issym() or member.islnk() or member.isdev())
+            name = _below_top(member.name)
+            file = tar.extractfile(member) if member.isreg() and wanted(name) else None
+            if file is not None:
+                yield name, file.read()
+
+
+def _read_zip(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        for member in members:
+            unix_type = (member.external_attr >> 16) & 0o170000
+            _refuse_unsafe(path, member.filename, is_link=unix_type == 0o120000)
+        for member in members:
+            name = _below_top(member.filename)
+            if not member.is_dir() and wanted(name):
+                yield name, archive.read(member)
+
+
+def _refuse_unsafe(path: Path, member: str, is_link: bool) -> None:
+    pure = PurePosixPath(member.replace("\\", "/"))
+    if pure.is_absolute() or ".." in pure.parts or (pure.parts and ":" in pure.parts[0]):
+        raise MdcgError(f"{path} holds '{member}', a path that leads outside; get the archive from its source.")
+    if is_link:
+        raise MdcgError(f"{path} holds '{member}', a link or device; get the archive from its source.")
+
+
+def _below_top(member: str) -> str:
+    return member.removeprefix("./").partition("/")[2]
+
+
+def stamp(paths: list[Path], extra: str = "") -> str:
+    """A short digest of names, sizes and times: changes when the files do, without reading them."""
+    digest = hashlib.blake2b(extra.encode(), digest_size=10)
+    for path in paths:
+        status = path.stat()
+        digest.update(f"{path}|{status.st_size}|{status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()

@@ -1,0 +1,97 @@
+"""Tiny-ImageNet: 200 classes of 500 training images, 64×64; the labelled val split is the test split."""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mdcg.data.cache import Arrays, arrays
+from mdcg.data.decode import Pixels, decode
+from mdcg.data.source import read, stamp
+from mdcg.errors import MdcgError
+
+WNIDS, WORDS, VAL = "wnids.txt", "words.txt", "val/val_annotations.txt"
+SIDE = 64
+
+
+@dataclass(frozen=True)
+class TinyImageNet:
+    url: str
+    md5: str  # of the archive
+    folder: str
+    digest: str  # of all its images, see `_digest`
+
+    probe = WNIDS
+
+    @property
+    def archive(self) -> str:
+        return self.url.rsplit("/", 1)[-1]
+
+    def stamp(self, path: Path) -> str:
+        """From the lists and the folders' times: 110,000 images are too many to look at on every start."""
+        if path.is_file():
+            return stamp([path])
+        lists = [path / name for name in (WNIDS, WORDS, VAL)]
+        for file in lists:
+            if not file.is_file():
+                raise MdcgError(
+                    f"{path} lacks {file.relative_to(path)}; unpack {self.archive} again, or remove the folder "
+                    "and run 'mdcg data get'."
+                )
+        return stamp([*lists, path / "val/images", *sorted((path / "train").glob("*/images"))])
+
+    def read(self, path: Path) -> Arrays:
+        files = dict(read(path, _wanted))
+        for name in (WNIDS, WORDS, VAL):
+            if name not in files:
+                raise MdcgError(f"{path} lacks {name}; get {self.archive} again with 'mdcg data get'.")
+        if _digest(files) != self.digest:
+            raise MdcgError(
+                f"{path} is incomplete or altered ({len(files) - 3:,} images found, and not those of "
+                f"{self.archive}); unpack it again, or remove it and run 'mdcg data get'."
+            )
+        wnids = files[WNIDS].decode().split()
+        label = {wnid: number for number, wnid in enumerate(wnids)}
+        words = dict(line.split("\t", 1) for line in files[WORDS].decode().splitlines() if "\t" in line)
+        names = [words.get(wnid, wnid).split(",")[0].strip() for wnid in wnids]
+        val = dict(line.split("\t")[:2] for line in files[VAL].decode().splitlines())
+        train = sorted(name for name in files if name.startswith("train/"))
+        test = [f"val/images/{name}" for name in sorted(val)]
+
+        def pixels(chosen: list[str]) -> Pixels:
+            images = np.empty((len(chosen), SIDE, SIDE, 3), np.uint8)
+            with ThreadPoolExecutor() as pool:
+                for row, image in enumerate(pool.map(lambda name: decode(files[name], str(path / name), SIDE), chosen)):
+                    images[row] = image
+            return images
+
+        return arrays(
+            (pixels(train), [label[name.split("/")[1]] for name in train]),
+            (pixels(test), [label[val[name.rsplit("/", 1)[1]]] for name in test]),
+            names,
+        )
+
+
+def _wanted(name: str) -> bool:
+    images = name.startswith(("train/", "val/images/")) and name.endswith(".JPEG")
+    return images or name in (WNIDS, WORDS, VAL)
+
+
+def _digest(files: dict[str, bytes]) -> str:
+    """sha1 over the names and sha1s of all images, in order of name."""
+    whole = hashlib.sha1()
+    for name in sorted(name for name in files if name.endswith(".JPEG")):
+        whole.update(name.encode() + hashlib.sha1(files[name]).digest())
+    return whole.hexdigest()
+
+
+TINYIMAGENET = TinyImageNet(
+    url="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+    md5="90528d7ca1a48142e341f4ef8d21d0de",
+    folder="tiny-imagenet-200",
+    digest="84b37ca42076dbc339816f1813b59e299c6ff31a",
+)

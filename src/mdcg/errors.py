@@ -1,0 +1,25 @@
+"""The one kind of error a person is meant to read."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class MdcgError(Exception):
+    """A mistake that the reader can mend: its text says what is wrong and what to do.
+
+    The command line prints it as one sentence and exits with code 2.
+    """
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> MdcgError:
+    """The error for a name that does not exist, with the nearest one that does.
+
+    >>> str(unknown("method", "replya", ["naive", "replay"]))
+    "unknown method 'replya'; did you mean 'replay'? Known: naive, replay."
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+    hint = f"; did you mean '{near[0]}'?" if near else "."
+    return MdcgError(f"unknown {kind} '{name}'{hint} Known: {', '.join(names)}.")

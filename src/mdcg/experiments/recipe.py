@@ -1,0 +1,302 @@
+"""Recipes: what a person asks for, and the fully resolved runs it means."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from mdcg.data import Dataset
+from mdcg.errors import MdcgError, unknown
+from mdcg.experiments.protocol import protocol
+from mdcg.methods import METHODS, Method
+from mdcg.methods.base import shared_settings
+from mdcg.models import HEADS
+from mdcg.models.backbones import backbone_names
+from mdcg.scenario import parse, task_sizes
+from mdcg.train.group import Member, Training
+from mdcg.train.precision import PRECISIONS
+
+Value = bool | int | float | str
+FORMAT = 1
+
+
+class RunSpec(BaseModel):
+    """One run, resolved to the last setting. Two equal specs are the same run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: int = FORMAT
+    scenario: str
+    fingerprint: str  # of the dataset's content
+    image_size: int | None
+    method: str
+    hyperparameters: dict[str, Value]
+    memory: int
+    head: str
+    head_settings: dict[str, float]
+    backbone: str
+    epochs: int
+    batch_size: int
+    rate: float
+    momentum: float
+    precision: str
+    hold_out: float
+    evaluate_every: int
+    seed: int
+
+    @property
+    def dataset(self) -> str:
+        return parse(self.scenario)[0]
+
+    def digest(self) -> str:
+        return _digest(self.model_dump())
+
+    @property
+    def name(self) -> str:
+        """A folder name that tells a reader what it holds."""
+        usual = METHODS[self.method].head
+        parts = [self.scenario, self.method, *([self.head] if self.head != usual else [])]
+        parts += [f"m{self.memory}", f"s{self.seed}", self.digest()]
+        return "_".join(re.sub(r"[^A-Za-z0-9.-]+", "-", part).strip("-")[-60:] for part in parts)
+
+    def built_method(self) -> Method:
+        return METHODS[self.method](**self.hyperparameters)
+
+    def member(self) -> Member:
+        return Member(self.seed, self.memory, self.built_method(), self.head_settings)
+
+    def training(self) -> Training:
+        return Training(
+            tasks=parse(self.scenario)[1],
+            backbone=self.backbone,
+            head=self.head,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            rate=self.rate,
+            momentum=self.momentum,
+            hold_out=self.hold_out,
+            evaluate_every=self.evaluate_every,
+        )
+
+    def group_key(self) -> str:
+        """Runs with the same key can train as members of one group."""
+        own = {"seed", "memory", "hyperparameters", "head_settings"}
+        return _digest(self.model_dump(exclude=own) | {"shared": shared_settings(self.built_method())})
+
+    def as_recipe(self) -> dict[str, Any]:
+        """The recipe that repeats this run."""
+        hidden = {"format", "fingerprint", "hyperparameters", "head_settings", "seed"}
+        return {
+            **self.model_dump(exclude=hidden),
+            "seeds": [self.seed],
+            "set": {**self.hyperparameters, **self.head_settings},
+        }
+
+
+class Recipe(BaseModel):
+    """What a person asks for; whatever is left out follows the paper's protocol.
+
+    >>> Recipe(scenario="digits-5", method="replay", memory=100, seeds="0-2").seeds
+    [0, 1, 2]
+    """
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    scenario: str
+    method: str | None = None
+    methods: list[str] = []
+    memory: int | None = Field(None, ge=1)
+    seeds: list[int] = [0]
+    set: dict[str, Value] = {}
+    head: str | None = None
+    backbone: str | None = None
+    epochs: int | None = Field(None, ge=1, le=100_000)
+    batch_size: int | None = Field(None, ge=2, le=100_000)
+    rate: float | None = Field(None, gt=0)
+    momentum: float | None = Field(None, ge=0, lt=1)
+    precision: str = "auto"
+    hold_out: float = Field(0.0, ge=0, lt=1)
+    evaluate_every: int = Field(0, ge=0)
+    image_size: int | None = None
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    out: Path = Path("runs")
+    data: Path | None = None
+
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _seeds(cls, value: object) -> object:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return [value]
+        return parse_seeds(value) if isinstance(value, str) else value
+
+    @field_validator("seeds")
+    @classmethod
+    def _seeds_usable(cls, value: list[int]) -> list[int]:
+        if not value:
+            raise ValueError("give at least one seed")
+        if min(value) < 0:
+            raise ValueError("seeds start at 0")
+        return list(dict.fromkeys(value))
+
+    @field_validator("precision")
+    @classmethod
+    def _precision(cls, value: str) -> str:
+        if value not in PRECISIONS:
+            raise ValueError(str(unknown("precision", value, PRECISIONS)))
+        return value
+
+    def asked_methods(self) -> list[str]:
+        names = list(dict.fromkeys(self.methods or ([self.method] if self.method else [])))
+        if not names:
+            raise MdcgError("no method was named; give --method (for instance md-cg), see 'mdcg list methods'.")
+        return names
+
+    def resolve(self, dataset: Dataset) -> list[RunSpec]:
+        """Every run asked for, method by method, seed by seed."""
+        names = self.asked_methods()
+        for key in self.set:
+            if not any(key in _settings_of(name, self.head) for name in names):
+                known = sorted({setting for name in names for setting in _settings_of(name, self.head)})
+                raise unknown(f"setting of {', '.join(names)}", key, known)
+        return [self._resolve_one(name, seed, dataset) for name in names for seed in self.seeds]
+
+    def _resolve_one(self, name: str, seed: int, dataset: Dataset) -> RunSpec:
+        kind = METHODS[name]
+        _, tasks = parse(self.scenario)
+        task_sizes(dataset.classes, tasks)
+        head = self.head or kind.head
+        usual = protocol(self.scenario, dataset)
+        backbone = self.backbone or usual.backbone
+        if backbone not in backbone_names():
+            raise unknown("backbone", backbone, backbone_names())
+        memory = self._memory(name, dataset)
+        given = {key: value for key, value in self.set.items() if key in kind.model_fields}
+        try:
+            method = kind(**{**kind.tuned(self.scenario, memory), **given})
+        except ValidationError as error:
+            raise MdcgError(f"method {name}: {explain(error)}") from error
+        settings = {key: default for key, (default, _) in HEADS[head].settings.items()}
+        settings |= {key: _number(key, value) for key, value in self.set.items() if key in settings}
+        return RunSpec(
+            scenario=self.scenario,
+            fingerprint=dataset.fingerprint,
+            image_size=self.image_size,
+            method=name,
+            hyperparameters=method.model_dump(),
+            memory=memory,
+            head=head,
+            head_settings=settings,
+            backbone=backbone,
+            epochs=self.epochs or usual.epochs,
+            batch_size=self.batch_size or usual.batch_size,
+            rate=self.rate or usual.rate,
+            momentum=usual.momentum if self.momentum is None else self.momentum,
+            precision=self.precision,
+            hold_out=self.hold_out,
+            evaluate_every=self.evaluate_every,
+            seed=seed,
+        )
+
+    def _memory(self, name: str, dataset: Dataset) -> int:
+        if not METHODS[name].uses_memory:
+            return 0
+        if self.memory is None:
+            raise MdcgError(f"{name} needs a memory; give its size in images, for instance --memory 500.")
+        if self.memory < dataset.classes:
+            raise MdcgError(
+                f"a memory of {self.memory} cannot hold one image of each of the {dataset.classes} classes; "
+                f"give --memory {dataset.classes} or more."
+            )
+        return self.memory
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """The keys of a YAML recipe, not yet checked."""
+    try:
+        content = yaml.safe_load(path.read_text("utf-8"))
+    except OSError as error:
+        raise MdcgError(f"cannot read recipe {path}: {error.strerror}; check the path.") from error
+    except UnicodeDecodeError as error:
+        raise MdcgError(f"recipe {path} is not a text file; give a YAML file.") from error
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise MdcgError(f"recipe {path} is not valid YAML ({reason}); correct it.") from error
+    if not isinstance(content, dict):
+        raise MdcgError(f"recipe {path} must be a list of 'key: value' lines, for instance 'scenario: digits-5'.")
+    return content
+
+
+def make_recipe(**keys: Any) -> Recipe:
+    """A checked recipe; keys that are None count as left out."""
+    for key in keys:
+        if key not in Recipe.model_fields:
+            raise unknown("setting", str(key), Recipe.model_fields)
+    if keys.get("scenario") is None:
+        raise MdcgError("no scenario was named; give --scenario, for instance digits-5, see 'mdcg list scenarios'.")
+    try:
+        return Recipe(**{key: value for key, value in keys.items() if value is not None})
+    except ValidationError as error:
+        raise MdcgError(explain(error)) from error
+
+
+def explain(error: ValidationError) -> str:
+    """The first complaint of a validation, as one sentence."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"]) or "the recipe"
+    message = first["msg"].removeprefix("Value error, ")
+    value = f", not {first['input']!r}" if isinstance(first["input"], str | int | float) else ""
+    return f"'{where}' is wrong: {message[0].lower()}{message[1:].rstrip('.')}{value}."
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Seeds as people write them.
+
+    >>> parse_seeds("0-2,7")
+    [0, 1, 2, 7]
+    """
+    seeds: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
+        if not match:
+            raise MdcgError(f"'{text}' is not a list of seeds; write for instance 0-4 or 0,2,5.")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first or last - first >= 10_000:
+            raise MdcgError(f"'{part.strip()}' is not a usable range of seeds; write for instance 0-4.")
+        seeds += range(first, last + 1)
+    return seeds
+
+
+def parse_settings(texts: list[str]) -> dict[str, Value]:
+    """`--set key=value` options; values are read as YAML would."""
+    settings: dict[str, Value] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip() or not value.strip():
+            raise MdcgError(f"'--set {text}' is not of the form key=value, for instance --set lam=0.1.")
+        try:
+            settings[key.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise MdcgError(f"the value in '--set {text}' cannot be read; write for instance lam=0.1.") from error
+    return settings
+
+
+def _settings_of(method: str, head: str | None) -> list[str]:
+    kind = METHODS[method]
+    return [*kind.model_fields, *HEADS[head or kind.head].settings]
+
+
+def _number(key: str, value: Value) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
+        raise MdcgError(f"'{key}' must be a number, not {value!r}.")
+    return float(value)
+
+
+def _digest(content: dict[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()

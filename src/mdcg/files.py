@@ -1,0 +1,80 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from mdcg.errors import MdcgError
+
+PARTIAL = ".partial"  # suffix of a file that is still being written
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A name to write to, beside `path`; then flushed to disk and renamed to `path`.
+
+    A reader or a crash never sees half a file.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield partial
+        _flush(partial)
+        partial.replace(path)
+        _flush(path.parent)  # a rename is on disk only once its folder is
+    except (OSError, SafetensorError) as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise MdcgError(
+            f"cannot write {path}: {getattr(error, 'strerror', None) or error}; make room or choose a writable "
+            "folder, then give the same command again."
+        ) from error
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    with whole_file(path) as partial:
+        partial.write_bytes(content)
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def remove_partial(folder: Path) -> None:
+    """Sweep up what a killed process left half-written."""
+    for file in folder.glob(f".*{PARTIAL}"):
+        file.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold `folder` for this process alone; the system lets go when the process ends, however it ends."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / ".lock").open("a+")
+    except OSError as error:
+        raise MdcgError(
+            f"cannot write in {folder}: {error.strerror or error}; choose another folder with --out."
+        ) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            owner = file.read().strip() or "another process"
+            raise MdcgError(f"{folder} is in use by {owner}; wait for it to end, or give another --out.") from None
+        file.seek(0)
+        file.truncate()
+        file.write(f"process {os.getpid()}")
+        file.flush()
+        yield

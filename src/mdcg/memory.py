@@ -1,0 +1,95 @@
+"""The memory: at most M images of past classes, balanced, and how a batch is drawn from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mdcg.draws import Ints, permutation, shuffled_cycles
+
+
+@dataclass
+class Memory:
+    """Indices of the images that one run keeps, by class position.
+
+    A class's images are held in a random order drawn when the class arrived; keeping fewer of them means
+    keeping the first ones, so what is dropped later is random too.
+
+    >>> memory = Memory(5)
+    >>> memory.add({0: np.arange(10), 1: np.arange(10, 20)}, np.random.default_rng(0))
+    >>> len(memory), sorted(len(kept) for kept in memory.kept.values())
+    (5, [2, 3])
+    """
+
+    size: int
+    kept: dict[int, Ints] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return sum(len(indices) for indices in self.kept.values())
+
+    def add(self, arrivals: Mapping[int, Ints], rng: np.random.Generator) -> None:
+        """Take in new classes, each with the indices of all its images, and make room for them."""
+        held = dict(self.kept)
+        for position, indices in arrivals.items():
+            held[position] = indices[permutation(len(indices), rng)]
+        shares = balanced_shares(self.size, [len(indices) for indices in held.values()], rng)
+        self.kept = {position: held[position][:share] for position, share in zip(held, shares, strict=True)}
+
+    def draw(self, steps: int, batch: int, rng: np.random.Generator) -> Ints:
+        """Indices (steps, batch): in each batch classes differ by at most one image (|x_m| = |x|, Section 3.1).
+
+        The odd places go to classes drawn at random; over the epoch each class goes through its images in
+        shuffled rounds, so that all of them are used equally often.
+        """
+        classes = [indices for indices in self.kept.values() if len(indices)]
+        if not classes:
+            raise ValueError("an empty memory has no batch to give")
+        rank = np.argsort(rng.random((steps, len(classes))), axis=1)  # a random order of the classes per step
+        class_of_place = rank[:, np.arange(batch) % len(classes)]
+        drawn = np.empty((steps, batch), np.int64)
+        for number, indices in enumerate(classes):
+            places = class_of_place == number
+            drawn[places] = indices[shuffled_cycles(len(indices), int(places.sum()), rng)]
+        return drawn
+
+    def indices(self) -> Ints:
+        """All images held, class after class."""
+        return np.concatenate([np.empty(0, np.int64), *self.kept.values()])
+
+    def copy(self, images: Tensor) -> Exemplars:
+        """The pixels of what is held, taken out of the dataset's images."""
+        positions = np.repeat(list(self.kept), [len(kept) for kept in self.kept.values()])
+        return Exemplars(images[torch.from_numpy(self.indices())].cpu(), torch.from_numpy(positions))
+
+
+def balanced_shares(total: int, available: list[int], rng: np.random.Generator) -> Ints:
+    """Divide `total` slots as evenly as `available` allows, odd ones at random.
+
+    Shares differ by at most one, except that a class which has too few images leaves its surplus to others.
+
+    >>> balanced_shares(10, [2, 9, 9], np.random.default_rng(0)).tolist()
+    [2, 4, 4]
+    """
+    limit = np.asarray(available, np.int64)
+    total = min(total, int(limit.sum()))
+    # The water level: the most that every class can be given, those with less giving all they have.
+    levels = np.arange(min(total, int(limit.max(initial=0))) + 1)
+    filled = np.minimum(limit, levels[:, None]).sum(1)
+    level = np.searchsorted(filled, total, side="right") - 1
+    shares = np.minimum(limit, level)
+    odd = total - int(shares.sum())
+    with_room = np.flatnonzero(limit > level)
+    shares[with_room[permutation(len(with_room), rng)[:odd]]] += 1
+    return shares
+
+
+@dataclass(frozen=True)
+class Exemplars:
+    """The memory's own copy of its images, for when it must outlive the dataset."""
+
+    images: Tensor  # (n, height, width, channels) uint8
+    positions: Tensor  # (n,) class position of each

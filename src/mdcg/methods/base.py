@@ -1,0 +1,101 @@
+"""What a method is: declarations and a loss."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+from torch.nn import functional as F
+
+from mdcg.registry import Registry
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a loss sees of one training step, for K members at once.
+
+    Classes are columns in order of arrival: the first `old` belong to earlier tasks, the rest to this one.
+    """
+
+    logits: Tensor  # (K, batch, classes) of the current images
+    labels: Tensor  # (K, batch)
+    old: int
+    memory_logits: Tensor | None = None  # (K, batch, classes) of images drawn from memory, from task 2 on
+    memory_labels: Tensor | None = None  # (K, batch)
+    teacher_logits: Tensor | None = None  # (K, batch, classes): the teacher's logits of the same memory images
+
+    @property
+    def memory(self) -> tuple[Tensor, Tensor]:
+        """The memory batch's logits and labels, for a step that has one."""
+        assert self.memory_logits is not None
+        assert self.memory_labels is not None
+        return self.memory_logits, self.memory_labels
+
+    @property
+    def teacher(self) -> Tensor:
+        assert self.teacher_logits is not None
+        return self.teacher_logits
+
+
+class Method(BaseModel):
+    """A way of learning a sequence of tasks.
+
+    Class variables declare what the method needs; fields are its hyperparameters. Once members are stacked, a
+    `float` field holds one value per member, shape (K,); fields of other types are shared by all.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    head: ClassVar[str] = "incremental"  # the head it uses unless another is asked for
+    uses_memory: ClassVar[bool] = False  # from task 2 on, every step brings a batch from memory
+    uses_teacher: ClassVar[bool] = False  # keeps the model as it was when the task began
+    trains_on: ClassVar[Literal["task", "seen"]] = "task"  # the current task's images, or all seen so far
+
+    @abstractmethod
+    def loss(self, step: Step) -> Tensor:
+        """One loss per member, shape (K,)."""
+
+    @classmethod
+    def tuned(cls, scenario: str, memory: int) -> dict[str, float]:
+        """Hyperparameters that the paper chose for a scenario and memory size, where it did."""
+        return {}
+
+    @classmethod
+    def summary(cls) -> str:
+        return (cls.__doc__ or "").strip().splitlines()[0]
+
+
+METHODS: Registry[type[Method]] = Registry("method", "mdcg.methods")
+
+
+def stack(methods: Sequence[Method], device: torch.device, dtype: torch.dtype) -> Method:
+    """K members' settings as one method whose float fields are tensors (K,)."""
+    first = methods[0]
+    values: dict[str, Any] = {
+        name: torch.tensor([getattr(method, name) for method in methods], dtype=dtype, device=device)
+        for name, field in type(first).model_fields.items()
+        if field.annotation is float
+    }
+    return first.model_copy(update=values)
+
+
+def shared_settings(method: Method) -> dict[str, Any]:
+    """The settings in which members of one group must agree: all that are not `float`."""
+    fields = type(method).model_fields
+    return {name: getattr(method, name) for name, field in fields.items() if field.annotation is not float}
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross-entropy of each member: (K, batch, classes), (K, batch) → (K,)."""
+    return F.cross_entropy(logits.transpose(1, 2), labels, reduction="none").mean(1)
+
+
+def kl_divergence(logits: Tensor, reference: Tensor) -> Tensor:
+    """Mean KL(p ‖ q) of each member, p and q the softmax of the first and second logits: (K,)."""
+    log_p, log_q = logits.log_softmax(-1), reference.log_softmax(-1)
+    return (log_p.exp() * (log_p - log_q)).sum(-1).mean(1)

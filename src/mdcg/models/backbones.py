@@ -1,0 +1,72 @@
+"""Backbones by name: ours, and any module that a user registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+from torch import Tensor, nn
+
+from mdcg.models.members import Conv2d
+from mdcg.models.resnet import resnet18, small_resnet
+from mdcg.models.smallconv import SmallConv
+from mdcg.models.stacked import Stacked, member_seeds
+from mdcg.registry import Registry
+
+
+class Backbone(Protocol):
+    """Maps images (K, batch, C, H, W) to features (K, batch, F)."""
+
+    members: int
+    features: int
+
+    def __call__(self, images: Tensor) -> Tensor: ...
+
+
+MEMBERED: dict[str, Callable[[int, int], nn.Module]] = {
+    **{f"resnet{depth}": partial(small_resnet, depth) for depth in (20, 32, 44, 56)},
+    "resnet18": resnet18,
+    "smallconv": SmallConv,
+}
+SUMMARIES = {
+    "resnet18": "18 layers, 7×7 stem, 512 features; for images of 64 pixels and more",
+    "resnet20": "20 layers, 64 features; for 32×32 images",
+    "resnet32": "32 layers, 64 features; for 32×32 images",
+    "resnet44": "44 layers, 64 features; for 32×32 images",
+    "resnet56": "56 layers, 64 features; for 32×32 images",
+    "smallconv": "three convolutions, 64 features; for images of about 8×8",
+}
+
+#: Backbones of users: a function that takes the number of channels and returns an `nn.Module`.
+BACKBONES: Registry[Callable[[int], nn.Module]] = Registry("backbone", "mdcg.backbones")
+
+
+def register_backbone(name: str, factory: Callable[[int], nn.Module]) -> None:
+    """Make a network of your own available by name.
+
+    >>> def tiny(channels):
+    ...     return nn.Sequential(nn.Conv2d(channels, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    >>> register_backbone("tiny", tiny)
+    """
+    BACKBONES.register(name)(factory)
+
+
+def backbone_names() -> list[str]:
+    return sorted({*MEMBERED, *BACKBONES.names()})
+
+
+def build_backbone(name: str, shape: tuple[int, int, int], rngs: Sequence[np.random.Generator]) -> nn.Module:
+    """K members of a backbone, each initialised by its own generator."""
+    if name not in MEMBERED:
+        if name not in BACKBONES.names():
+            from mdcg.errors import unknown
+
+            raise unknown("backbone", name, backbone_names())
+        return Stacked(BACKBONES[name], shape, member_seeds(rngs))
+    backbone = MEMBERED[name](len(rngs), shape[0])
+    for module in backbone.modules():
+        if isinstance(module, Conv2d):
+            module.initialise(rngs)
+    return backbone

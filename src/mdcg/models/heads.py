@@ -1,0 +1,122 @@
+"""Heads: from features to one logit per class, growing with every task.
+
+A head's columns are ordered by arrival; growing appends, so that what was learned keeps its place and its
+exact value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mdcg.models.members import Linear
+from mdcg.registry import Registry
+
+HEADS: Registry[type[Head]]
+Rngs = Sequence[np.random.Generator]
+
+
+class Head(nn.Module):
+    """One growing linear layer: the usual incremental classifier."""
+
+    #: Name, default and meaning of each setting; a setting may differ between members.
+    settings: ClassVar[dict[str, tuple[float, str]]] = {}
+    summary: ClassVar[str] = "one linear layer that grows with the classes"
+
+    def __init__(self, members: int, features: int) -> None:
+        super().__init__()
+        self.sizes: list[int] = []  # classes of each task so far
+        self.classifier = Linear(members, features)
+
+    @property
+    def classes(self) -> int:
+        return self.classifier.outputs
+
+    def grow(self, classes: int, head_rngs: Rngs, gate_rngs: Rngs) -> None:
+        """Add a task of so many classes."""
+        self.sizes.append(classes)
+        self.classifier.grow(classes, head_rngs)
+
+    def forward(self, features: Tensor) -> Tensor:
+        logits: Tensor = self.classifier(features)
+        return logits
+
+
+class CascadedGates(Head):
+    """Task-wise classifiers whose logits every later task may scale down (Section 3.2, Eq. 5).
+
+    For a class of task i, f^{i,t} = h^i · Π_{j=i+1..t} sigmoid(γ g^j_i + β). All gates of all tasks are
+    columns of one linear layer; `incidence` says which class each column scales. The product of sigmoids is
+    the exponential of a sum of log-sigmoids, and that sum is one matrix product with `incidence`.
+    """
+
+    settings: ClassVar[dict[str, tuple[float, str]]] = {
+        "gamma": (1.0, "slope of the gates' sigmoid (γ)"),
+        "beta": (10.0, "offset of the gates' sigmoid (β)"),
+    }
+    summary: ClassVar[str] = "cascaded gates: each task scales every past class, per class (the paper's CG)"
+
+    gamma: Tensor
+    beta: Tensor
+    incidence: Tensor
+
+    def __init__(self, members: int, features: int, gamma: Sequence[float], beta: Sequence[float]) -> None:
+        super().__init__(members, features)
+        self.gates = Linear(members, features)
+        self.register_buffer("gamma", torch.tensor(gamma, dtype=torch.float32))  # (K,)
+        self.register_buffer("beta", torch.tensor(beta, dtype=torch.float32))  # (K,)
+        self.register_buffer("incidence", torch.zeros(0, 0), persistent=False)  # (gates, classes), 0 or 1
+
+    def grow(self, classes: int, head_rngs: Rngs, gate_rngs: Rngs) -> None:
+        super().grow(classes, head_rngs, gate_rngs)
+        fresh = self.new_gates()
+        self.gates.grow(len(fresh), gate_rngs)
+        gates, total = self.gates.outputs, self.classes
+        incidence = self.incidence.new_zeros(gates, total)
+        incidence[: self.incidence.shape[0], : self.incidence.shape[1]] = self.incidence
+        for gate, scaled in enumerate(fresh, start=gates - len(fresh)):
+            incidence[gate, scaled.start : scaled.stop] = 1
+        self.incidence = incidence
+
+    def new_gates(self) -> list[range]:
+        """The classes that each gate of the newest task scales: here one gate per past class."""
+        return [range(position, position + 1) for position in range(sum(self.sizes[:-1]))]
+
+    def forward(self, features: Tensor) -> Tensor:
+        logits = super().forward(features)
+        if not self.gates.outputs:
+            return logits
+        opening = self.gamma[:, None, None] * self.gates(features) + self.beta[:, None, None]
+        return logits * torch.exp(F.logsigmoid(opening) @ self.incidence)
+
+
+class SingleGate(CascadedGates):
+    """One gate per past class, added once the class is past, with no cascade (the paper's S-CG)."""
+
+    summary: ClassVar[str] = "one gate layer over all past classes, applied once (the paper's S-CG)"
+
+    def new_gates(self) -> list[range]:
+        start, end = sum(self.sizes[:-2]), sum(self.sizes[:-1])
+        return [range(position, position + 1) for position in range(start, end)]
+
+
+class ScalarGates(CascadedGates):
+    """One gate per past task and later task, cascaded: the whole past task is scaled by one number."""
+
+    summary: ClassVar[str] = "cascaded gates, one number for each past task"
+
+    def new_gates(self) -> list[range]:
+        ends = np.cumsum(self.sizes[:-1])
+        return [range(end - size, end) for size, end in zip(self.sizes, ends.tolist(), strict=False)]
+
+
+HEADS = Registry("head", "mdcg.heads")
+HEADS.register("incremental")(Head)
+HEADS.register("cascaded-gates")(CascadedGates)
+HEADS.register("single-gate")(SingleGate)
+HEADS.register("scalar-gates")(ScalarGates)

@@ -1,0 +1,99 @@
+"""Layers that hold K members at once.
+
+Every parameter and buffer has a leading axis K, and nothing mixes members: a member is a slice. Inside a
+backbone the members' feature maps lie side by side as channels, (batch, K·channels, height, width), so that a
+convolution of all members is one grouped convolution and BatchNorm over K·C channels is already right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def fold(images: Tensor) -> Tensor:
+    """(K, batch, C, H, W) → (batch, K·C, H, W), channels last."""
+    members, batch, channels, height, width = images.shape
+    beside = images.permute(1, 3, 4, 0, 2).reshape(batch, height, width, members * channels)
+    return beside.permute(0, 3, 1, 2)
+
+
+def unfold(features: Tensor, members: int) -> Tensor:
+    """(batch, K·F) → (K, batch, F)."""
+    batch, _ = features.shape
+    return features.view(batch, members, -1).transpose(0, 1)
+
+
+class Conv2d(nn.Module):
+    """K convolutions without bias, He-normal initialised."""
+
+    def __init__(self, members: int, inputs: int, outputs: int, kernel: int, stride: int = 1, fan: str = "in") -> None:
+        super().__init__()
+        self.stride, self.padding = stride, kernel // 2
+        self.fan = (inputs if fan == "in" else outputs) * kernel * kernel
+        self.weight = nn.Parameter(torch.empty(members, outputs, inputs, kernel, kernel))
+
+    def initialise(self, rngs: Sequence[np.random.Generator]) -> None:
+        scale = np.float32(np.sqrt(2 / self.fan))
+        with torch.no_grad():
+            for weight, rng in zip(self.weight, rngs, strict=True):
+                weight.copy_(torch.from_numpy(scale * rng.standard_normal(weight.shape, np.float32)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(x, self.weight.flatten(0, 1), stride=self.stride, padding=self.padding, groups=len(self.weight))
+
+
+class BatchNorm2d(nn.Module):
+    """K batch normalisations, each with its own statistics."""
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, members: int, channels: int, momentum: float = 0.1, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.momentum, self.eps = momentum, eps
+        self.weight = nn.Parameter(torch.ones(members, channels))
+        self.bias = nn.Parameter(torch.zeros(members, channels))
+        self.register_buffer("running_mean", torch.zeros(members, channels))
+        self.register_buffer("running_var", torch.ones(members, channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.batch_norm(
+            x,
+            self.running_mean.view(-1),
+            self.running_var.view(-1),
+            self.weight.view(-1),
+            self.bias.view(-1),
+            self.training,
+            self.momentum,
+            self.eps,
+        )
+
+
+class Linear(nn.Module):
+    """K linear layers of growing width, as one batched product: (K, batch, F) → (K, batch, outputs)."""
+
+    def __init__(self, members: int, inputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(members, inputs, 0))
+        self.bias = nn.Parameter(torch.empty(members, 0))
+
+    @property
+    def outputs(self) -> int:
+        return self.bias.shape[1]
+
+    def grow(self, outputs: int, rngs: Sequence[np.random.Generator]) -> None:
+        """Append outputs, uniform in ±1/√F as PyTorch's own linear layer; the old ones stay as they are."""
+        inputs = self.weight.shape[1]
+        bound = 1 / np.sqrt(inputs)
+        drawn = np.stack([rng.uniform(-bound, bound, (inputs + 1, outputs)) for rng in rngs])
+        fresh = torch.from_numpy(drawn).to(self.weight)
+        self.weight = nn.Parameter(torch.cat([self.weight.detach(), fresh[:, :-1]], 2))
+        self.bias = nn.Parameter(torch.cat([self.bias.detach(), fresh[:, -1]], 1))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return torch.baddbmm(self.bias[:, None], features, self.weight)

@@ -1,0 +1,65 @@
+"""ResNets (He et al., 2016): 20, 32, 44 and 56 layers for small images, 18 layers for larger ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mdcg.models.members import BatchNorm2d, Conv2d, fold, unfold
+
+
+class BasicBlock(nn.Module):
+    """Two 3×3 convolutions and a shortcut, projected (1×1, "option B") where the shape changes."""
+
+    def __init__(self, members: int, inputs: int, outputs: int, stride: int, fan: str) -> None:
+        super().__init__()
+        self.conv1 = Conv2d(members, inputs, outputs, 3, stride, fan)
+        self.norm1 = BatchNorm2d(members, outputs)
+        self.conv2 = Conv2d(members, outputs, outputs, 3, 1, fan)
+        self.norm2 = BatchNorm2d(members, outputs)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(
+                Conv2d(members, inputs, outputs, 1, stride, fan), BatchNorm2d(members, outputs)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.norm1(self.conv1(x)))
+        return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
+
+
+class ResNet(nn.Module):
+    """Stages of basic blocks, each after the first at half the resolution; global average as features."""
+
+    def __init__(
+        self, members: int, channels: int, widths: Sequence[int], blocks: int, large_stem: bool, fan: str
+    ) -> None:
+        super().__init__()
+        self.members, self.features, self.large_stem = members, widths[-1], large_stem
+        kernel, stride = (7, 2) if large_stem else (3, 1)
+        self.conv = Conv2d(members, channels, widths[0], kernel, stride, fan)
+        self.norm = BatchNorm2d(members, widths[0])
+        stages, inputs = [], widths[0]
+        for number, width in enumerate(widths):
+            for block in range(blocks):
+                stages.append(BasicBlock(members, inputs, width, 2 if number and not block else 1, fan))
+                inputs = width
+        self.blocks = nn.Sequential(*stages)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = F.relu(self.norm(self.conv(fold(images))))
+        if self.large_stem:
+            x = F.max_pool2d(x, 3, 2, 1)
+        return unfold(self.blocks(x).mean((2, 3)), self.members)
+
+
+def small_resnet(depth: int, members: int, channels: int) -> ResNet:
+    """ResNet-(6n+2) for 32×32 images: n blocks at each of 16, 32 and 64 channels; 64 features."""
+    return ResNet(members, channels, (16, 32, 64), (depth - 2) // 6, large_stem=False, fan="in")
+
+
+def resnet18(members: int, channels: int) -> ResNet:
+    """The 18-layer network with its 7×7 stem and max pooling; 512 features."""
+    return ResNet(members, channels, (64, 128, 256, 512), 2, large_stem=True, fan="out")

@@ -1,0 +1,78 @@
+"""Any network of a user's own, K copies of it stacked into one with `torch.func`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+
+from mdcg.errors import MdcgError
+
+
+class Stacked(nn.Module):
+    """K independently initialised copies of a module that maps (batch, C, H, W) to (batch, features).
+
+    The module may hold BatchNorm; its statistics are kept per member. It may not draw random numbers of its
+    own (dropout): a run must not depend on which others train beside it.
+    """
+
+    def __init__(self, factory: Callable[[int], nn.Module], shape: tuple[int, int, int], seeds: Sequence[int]) -> None:
+        super().__init__()
+        copies = []
+        for seed in seeds:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                copies.append(factory(shape[0]))
+        parameters, buffers = stack_module_state(copies)
+        # Held apart from torch's registration: it is the pattern that runs, the stacked state that learns.
+        self._pattern = [copies[0].to("meta")]
+        self.names = {_flat(name): name for name in (*parameters, *buffers)}
+        for name, value in parameters.items():
+            self.register_parameter(_flat(name), nn.Parameter(value.detach().clone()))
+        for name, value in buffers.items():
+            self.register_buffer(_flat(name), value.clone())
+        self.members = len(seeds)
+        self.features = self._count_features(shape)
+
+    def forward(self, images: Tensor) -> Tensor:
+        pattern = self._pattern[0].train(self.training)
+        state = {self.names[key]: value for key, value in (*self.named_parameters(), *self.named_buffers())}
+
+        def one(state: dict[str, Tensor], x: Tensor) -> Tensor:
+            features: Tensor = functional_call(pattern, state, (x,))
+            return features
+
+        stacked: Tensor = vmap(one, randomness="error")(state, images)
+        return stacked
+
+    def _count_features(self, shape: tuple[int, int, int]) -> int:
+        """Try the module on two blank images, with its statistics put back afterwards."""
+        before = {name: buffer.clone() for name, buffer in self.named_buffers()}
+        try:
+            with torch.no_grad():
+                out = self(torch.zeros(self.members, 2, *shape))
+        except RuntimeError as error:
+            reason = str(error).strip().splitlines()[0]
+            raise MdcgError(
+                f"the backbone failed on images of shape {shape}: {reason} A backbone maps (batch, C, H, W) to "
+                "(batch, features) and draws no random numbers of its own (no dropout)."
+            ) from error
+        with torch.no_grad():
+            for name, buffer in self.named_buffers():
+                buffer.copy_(before[name])
+        if out.ndim != 3:
+            raise MdcgError(
+                f"the backbone gives shape {tuple(out.shape[1:])} for two images; it must give (2, features)."
+            )
+        return int(out.shape[2])
+
+
+def _flat(name: str) -> str:
+    return name.replace(".", "__")
+
+
+def member_seeds(rngs: Sequence[np.random.Generator]) -> list[int]:
+    return [int(rng.integers(2**31)) for rng in rngs]

@@ -1,0 +1,57 @@
+"""Things that can be asked for by name: methods, heads, backbones, datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Generic, TypeVar
+
+from mdcg.errors import MdcgError, unknown
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Names and what they stand for; other packages add theirs through the entry point group."""
+
+    def __init__(self, kind: str, group: str) -> None:
+        self.kind = kind
+        self.group = group
+        self._known: dict[str, T] = {}
+        self._entry_points_read = False
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """A decorator that gives the thing below it a name."""
+
+        def add(thing: T) -> T:
+            if name in self._known:
+                raise MdcgError(f"there is already a {self.kind} named '{name}'; choose another name.")
+            self._known[name] = thing
+            return thing
+
+        return add
+
+    def __getitem__(self, name: str) -> T:
+        self._read_entry_points()
+        if name not in self._known:
+            raise unknown(self.kind, name, self._known)
+        return self._known[name]
+
+    def names(self) -> list[str]:
+        self._read_entry_points()
+        return sorted(self._known)
+
+    def _read_entry_points(self) -> None:
+        if self._entry_points_read:
+            return
+        self._entry_points_read = True
+        for point in entry_points(group=self.group):
+            try:
+                thing = point.load()
+            except Exception as error:
+                raise MdcgError(
+                    f"the {self.kind} '{point.name}' of {point.value} could not be loaded ({error}); "
+                    "mend or uninstall that package."
+                ) from error
+            # A class that registers itself on import is already there under its own name.
+            self._known.setdefault(point.name, thing)

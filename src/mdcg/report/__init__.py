@@ -1,0 +1,1 @@
+"""Tables and pages. Knows how results look, not how they were made."""

@@ -1,0 +1,120 @@
+"""Results as tables for the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+
+from mdcg.api import Result
+from mdcg.experiments.store import Record
+from mdcg.metrics import Matrix
+
+COLUMNS = {"ACC": "ACC ↑", "BWT": "BWT", "BWT_final": "BWT-final", "forgetting": "forgetting ↓"}
+
+
+def shade(value: float) -> tuple[int, int, int]:
+    """A colour for an accuracy in percent: from pale to deep blue, in even steps of lightness."""
+    low, high = np.array([235, 242, 250]), np.array([8, 64, 129])
+    red, green, blue = (low + (high - low) * min(max(value, 0), 100) / 100).astype(int).tolist()
+    return red, green, blue
+
+
+def spread(mean: float, std: float) -> str:
+    """Mean ± standard deviation, without the latter where there is only one run.
+
+    >>> spread(61.44, 1.92)
+    '61.4 ± 1.9'
+    """
+    if math.isnan(mean):
+        return "–"
+    return f"{mean:.1f}" + ("" if math.isnan(std) else f" ± {std:.1f}")
+
+
+def best_first(results: Mapping[str, Result]) -> list[tuple[str, Result]]:
+    return sorted(results.items(), key=lambda item: -item[1].mean["ACC"])
+
+
+def comparison(results: Mapping[str, Result], title: str) -> Table:
+    """One line per method, best first."""
+    table = Table(title=title, title_justify="left", caption=_runs(results), caption_justify="left")
+    table.add_column("method")
+    for label in COLUMNS.values():
+        table.add_column(label, justify="right", no_wrap=True)
+    table.add_column("s / run", justify="right")
+    for place, (name, result) in enumerate(best_first(results)):
+        cells = [spread(result.mean[metric], result.std[metric]) for metric in COLUMNS]
+        seconds = float(np.mean([record.seconds for record in result.records]))
+        best = "bold" if place == 0 and len(results) > 1 else ""
+        table.add_row(name, *cells, f"{seconds:.1f}", style=best)
+    return table
+
+
+def _runs(results: Mapping[str, Result]) -> str:
+    count = max(len(result.records) for result in results.values())
+    return f"percent, mean ± sample std over {count} seeds" if count > 1 else "percent, one seed"
+
+
+def accuracy_matrix(R: Matrix, title: str) -> Table:
+    """R as a coloured matrix: row i after learning task i, column j accuracy on task j."""
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 0), pad_edge=False)
+    table.add_column("after task ", justify="right")
+    for task in range(len(R)):
+        table.add_column(f"{task + 1}", justify="center", min_width=7)
+    for i, row in enumerate(R):
+        table.add_row(f"{i + 1} ", *[_cell(entry) for entry in row])
+    return table
+
+
+def _cell(value: float) -> Text:
+    if math.isnan(value):
+        return Text("·", style="dim", justify="center")
+    red, green, blue = shade(value)
+    ink = "white" if value > 50 else "black"
+    return Text(f"{value:5.1f} ", style=Style(bgcolor=f"rgb({red},{green},{blue})", color=ink), justify="right")
+
+
+def run_panel(record: Record, folder: str) -> RenderableType:
+    """Everything about one run, for `mdcg show`."""
+    metrics = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for name, label in COLUMNS.items():
+        metrics.add_row(label, spread(record.metrics[name], math.nan))
+    settings = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for key, value in settings_of(record):
+        settings.add_row(Text(key, style="dim"), Text(value))
+    parts: list[RenderableType] = [
+        Text(folder, style="bold"),
+        accuracy_matrix(record.R, "accuracy in percent on task"),
+        metrics,
+        _classes(record),
+        settings,
+    ]
+    return Group(*[piece for part in parts for piece in (part, Text())])
+
+
+def _classes(record: Record) -> Table:
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    start = 0
+    accuracy = record.class_accuracy
+    for task, size in enumerate(record.sizes):
+        named = zip(record.class_names[start : start + size], accuracy[start : start + size], strict=True)
+        table.add_row(
+            Text(f"task {task + 1}", style="dim"),
+            Text(", ".join(f"{name} {value:.1f}" for name, value in named)),
+        )
+        start += size
+    return table
+
+
+def settings_of(record: Record) -> Sequence[tuple[str, str]]:
+    """Settings, time and place of a run, as plain text."""
+    rows = [(key, str(value)) for key, value in record.spec.as_recipe().items() if value is not None]
+    company = f" ({record.members} runs together)" if record.members > 1 else ""
+    rows.append(("seconds", f"{record.seconds:.1f}{company}"))
+    rows += [(key, str(value)) for key, value in record.environment.items()]
+    return rows

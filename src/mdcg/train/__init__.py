@@ -1,0 +1,1 @@
+"""Training: the loop, augmentation, optimiser, precision, checkpoints and progress. Knows no method by name."""

@@ -1,0 +1,73 @@
+"""Checkpoints: the state after an epoch, in one file that says by its own name whether it is whole.
+
+The name ends in a digest of the content. Two are kept: should the newest be cut short or altered, the one
+before it is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from mdcg.errors import MdcgError
+from mdcg.files import remove_partial, write_whole
+from mdcg.train.state import Row
+
+VERSION = "1"
+KEPT = 2
+
+
+class Checkpoints:
+    """The checkpoints of one group, in a folder of their own."""
+
+    def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
+        self.folder, self.warn = folder, warn
+
+    def save(self, tensors: dict[str, Tensor], values: Row) -> None:
+        content = save(tensors, {"version": VERSION, "values": json.dumps(values)})
+        place = "-".join(f"{values[part]:05d}" for part in ("task", "epoch", "step"))
+        write_whole(self.folder / f"{place}.{_digest(content)}.safetensors", content)
+        for old in self._files()[KEPT:]:
+            old.unlink(missing_ok=True)
+
+    def newest(self) -> tuple[dict[str, Tensor], Row] | None:
+        """The newest whole checkpoint, if there is one."""
+        if not self.folder.exists():
+            return None
+        remove_partial(self.folder)
+        for file in self._files():
+            try:
+                content = file.read_bytes()
+                if _digest(content) != file.name.split(".")[1]:
+                    raise ValueError("its content does not match its name")
+                header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
+                if header["version"] != VERSION:
+                    raise ValueError(f"it has format version {header['version']}, not {VERSION}")
+                return load(content), json.loads(header["values"])
+            except (OSError, ValueError, KeyError, SafetensorError) as error:
+                self.warn(f"checkpoint {file} cannot be used ({error}); going back to the one before it.")
+        return None
+
+    def discard(self) -> None:
+        """The run is finished, or is to start anew."""
+        try:
+            shutil.rmtree(self.folder, ignore_errors=False)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise MdcgError(f"cannot remove {self.folder}: {error.strerror}; remove it by hand.") from error
+
+    def _files(self) -> list[Path]:
+        """Newest first."""
+        return sorted(self.folder.glob("*.safetensors"), reverse=True)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()

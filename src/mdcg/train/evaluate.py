@@ -1,0 +1,44 @@
+"""Accuracy on held-back images, in large batches."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mdcg.draws import Ints
+from mdcg.models import Model
+from mdcg.train.augment import Pixels
+from mdcg.train.group import Group
+from mdcg.train.precision import Compute
+
+EVAL_BATCH = 1024  # images, over all members
+
+
+@torch.no_grad()
+def evaluate(model: Model, images: Tensor, group: Group, pixels: Pixels, compute: Compute) -> Ints:
+    """Correct predictions (K, classes) on the images of all classes learned so far."""
+    seen = model.head.classes
+    lists = [view.eval_indices_of(seen) for view in group.views]
+    members, longest = len(lists), max(len(indices) for indices in lists)
+    index = np.zeros((members, longest), np.int64)
+    labels = np.zeros((members, longest), np.int64)
+    real = np.zeros((members, longest), np.int64)  # lists differ in length: the rest does not count
+    for k, (indices, view) in enumerate(zip(lists, group.views, strict=True)):
+        index[k, : len(indices)] = indices
+        labels[k, : len(indices)] = view.eval_positions[indices]
+        real[k, : len(indices)] = 1
+    all_index, all_labels, all_real = compute.put(index), compute.put(labels), compute.put(real)
+    correct = torch.zeros(members, group.dataset.classes, dtype=torch.int64, device=compute.device)
+    was_training = model.training
+    model.eval()
+    chunk = max(1, EVAL_BATCH // members)
+    for start in range(0, longest, chunk):
+        part = slice(start, start + chunk)
+        x = pixels.normalise(images[all_index[:, part]])
+        with compute.autocast():
+            predicted = model(x).argmax(-1)
+        hit = (predicted == all_labels[:, part]) * all_real[:, part]
+        correct.scatter_add_(1, all_labels[:, part], hit)
+    model.train(was_training)
+    return correct.cpu().numpy()

@@ -1,0 +1,89 @@
+"""A group: members that train together as one model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from mdcg.data import Dataset
+from mdcg.draws import Ints, Purpose, hold_out
+from mdcg.errors import MdcgError
+from mdcg.methods import Method
+from mdcg.scenario import Scenario
+
+
+@dataclass(frozen=True)
+class Member:
+    """One run: everything in which members of a group may differ."""
+
+    seed: int
+    memory: int
+    method: Method
+    head_settings: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Training:
+    """Everything in which members of a group agree."""
+
+    tasks: int
+    backbone: str
+    head: str
+    epochs: int
+    batch_size: int
+    rate: float
+    momentum: float
+    hold_out: float = 0.0  # fraction of the training images that is evaluated on in place of the test images
+    evaluate_every: int = 0  # epochs between evaluations within a task; 0: only at its end
+
+
+@dataclass(frozen=True)
+class Group:
+    training: Training
+    members: tuple[Member, ...]
+    dataset: Dataset
+
+    @property
+    def method(self) -> type[Method]:
+        return type(self.members[0].method)
+
+    @cached_property
+    def views(self) -> tuple[MemberData, ...]:
+        return tuple(MemberData(self.dataset, member.seed, self.training) for member in self.members)
+
+
+class MemberData:
+    """One member's view of the dataset: which images belong to which task, by class position."""
+
+    def __init__(self, dataset: Dataset, seed: int, training: Training) -> None:
+        self.scenario = Scenario.build(dataset.classes, training.tasks, seed)
+        position = self.scenario.position_of_label()
+        train = np.arange(len(dataset.train))
+        if training.hold_out:
+            if not 0 < training.hold_out < 1:
+                raise MdcgError(f"the held-out fraction must lie between 0 and 1, not {training.hold_out:g}.")
+            train, held = hold_out(dataset.train.labels, training.hold_out, seed, Purpose.HOLD_OUT)
+            self.eval_indices = held
+            eval_labels = dataset.train.labels
+        else:
+            self.eval_indices = np.arange(len(dataset.test))
+            eval_labels = dataset.test.labels
+        self.train_positions = position[dataset.train.labels]  # of every training image
+        self.eval_positions = position[eval_labels]  # of every image of the split evaluated on
+        own = self.train_positions[train]
+        self._train_of = [train[own == c] for c in range(dataset.classes)]
+        seen = self.eval_positions[self.eval_indices]
+        self.eval_total = np.bincount(seen, minlength=dataset.classes)
+
+    def train_indices(self, positions: range) -> Ints:
+        return np.concatenate([self._train_of[position] for position in positions])
+
+    def by_class(self, positions: range) -> dict[int, Ints]:
+        return {position: self._train_of[position] for position in positions}
+
+    def eval_indices_of(self, classes: int) -> Ints:
+        """Images to evaluate on, of the first `classes` positions."""
+        return self.eval_indices[self.eval_positions[self.eval_indices] < classes]

@@ -1,0 +1,196 @@
+"""The loop: tasks, epochs, steps. The same for every method and device."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from mdcg import metrics
+from mdcg.errors import MdcgError
+from mdcg.methods import Method, Step, stack
+from mdcg.train import state as states
+from mdcg.train.augment import Pixels
+from mdcg.train.epoch import EpochDraws, draw_epoch, steps_per_epoch
+from mdcg.train.evaluate import evaluate
+from mdcg.train.group import Group
+from mdcg.train.precision import Compute
+from mdcg.train.signals import Stopped
+from mdcg.train.state import Row, State
+
+
+class Watcher(Protocol):
+    """What a progress display learns of a run."""
+
+    def step(self) -> None: ...
+    def epoch(self, task: int, epoch: int, loss: float) -> None: ...
+
+
+class Trainer:
+    """Trains one group from a state to the end of its last task.
+
+    `save` is called with the state after every epoch and when `should_stop` turns true.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        compute: Compute,
+        save: Callable[[dict[str, Tensor], Row], None] = lambda tensors, values: None,
+        should_stop: Callable[[], bool] = lambda: False,
+        watcher: Watcher | None = None,
+    ) -> None:
+        self.group, self.compute = group, compute
+        self.save, self.should_stop, self.watcher = save, should_stop, watcher
+        dataset, device = group.dataset, compute.device
+        self.images = dataset.train.images.to(device)
+        held_out = group.training.hold_out > 0
+        self.eval_images = self.images if held_out else dataset.test.images.to(device)
+        self.pixels = Pixels.of(dataset, device, compute.dtype, dataset.padding)
+        self.method: Method = stack([member.method for member in group.members], device, compute.dtype)
+
+    def total_steps(self) -> int:
+        """Of the whole run, for a progress display."""
+        return sum(self.group.training.epochs * self._steps(task) for task in range(self.group.training.tasks))
+
+    def steps_done(self, state: State) -> int:
+        """Of `total_steps`, when `state` was saved."""
+        done = sum(self.group.training.epochs * self._steps(task) for task in range(state.task))
+        if state.task < self.group.training.tasks:
+            done += state.epoch * self._steps(state.task) + state.step
+        return done
+
+    def _steps(self, task: int) -> int:
+        return int(steps_per_epoch(self.group, task).max())
+
+    def train(self, state: State) -> State:
+        training = self.group.training
+        with self.compute.settings():
+            while state.task < training.tasks:
+                if not state.task_begun:
+                    states.begin_task(state, self.group)
+                state.model.train()
+                self._train_epoch(state)
+                self._finish_epoch(state)
+                self._save(state)
+        return state
+
+    def _train_epoch(self, state: State) -> None:
+        draws = draw_epoch(self.group, state.memories, state.task, state.epoch, self.compute)
+        fewest, most = int(draws.steps.min()), int(draws.steps.max())
+        started = time.perf_counter()
+        for step in range(state.step, most):
+            if self.should_stop():
+                state.step = step
+                state.seconds += time.perf_counter() - started
+                self._save(state)
+                raise Stopped(f"stopped in task {state.task + 1}, epoch {state.epoch + 1}")
+            resting = step >= fewest
+            active = self.compute.put(draws.steps > step) if resting else None
+            self.train_step(state, draws, step, active)
+            if self.watcher:
+                self.watcher.step()
+        state.seconds += time.perf_counter() - started
+
+    def train_step(self, state: State, draws: EpochDraws, step: int, active: Tensor | None = None) -> None:
+        """One update of every member, or of the `active` (K,) ones."""
+        x, labels = self.batch(draws, step)
+        at_rest = None if active is None else [buffer.clone() for buffer in state.model.buffers()]
+        loss, logits = self.forward(state, x, labels)
+        gradients = torch.autograd.grad(loss.sum(), state.optimizer.parameters, materialize_grads=True)
+        state.optimizer.step(gradients, active)
+        with torch.no_grad():
+            hits = (logits.argmax(-1) == labels[:, : logits.shape[1]]).sum(1)
+            if active is not None and at_rest is not None:
+                _restore(state, at_rest, active)
+                loss, hits = torch.where(active, loss, 0), torch.where(active, hits, 0)
+            state.loss_sum += loss
+            state.hits += hits
+
+    def batch(self, draws: EpochDraws, step: int) -> tuple[Tensor, Tensor]:
+        """The images (K, places, C, H, W) and labels (K, places) of one step."""
+        index = draws.index[:, step]
+        raw = self.images[index.flatten()]
+        x = self.pixels.view(raw, draws.corner[:, step].flatten(0, 1), draws.flipped[:, step].flatten())
+        return x.unflatten(0, index.shape), draws.labels[:, step]
+
+    def forward(self, state: State, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss (K,) and logits of the current images; memory images go through the same forward pass."""
+        size = self.group.training.batch_size
+        old = state.model.head.classes - state.model.head.sizes[-1]
+        with self.compute.autocast():
+            logits = state.model(x)
+            taught = None
+            if state.teacher is not None:
+                with torch.no_grad():
+                    taught = state.teacher(x[:, size:])
+        current = logits[:, :size]
+        replays = x.shape[1] > size
+        step = Step(
+            logits=current,
+            labels=labels[:, :size],
+            old=old,
+            memory_logits=logits[:, size:] if replays else None,
+            memory_labels=labels[:, size:] if replays else None,
+            teacher_logits=taught,
+        )
+        return self.method.loss(step), current.detach()
+
+    def _finish_epoch(self, state: State) -> None:
+        """Close the epoch's books; after a task's last epoch, evaluate and fill the memory."""
+        started = time.perf_counter()
+        training, task, epoch = self.group.training, state.task, state.epoch
+        steps = steps_per_epoch(self.group, task)
+        losses = (state.loss_sum.double().cpu() / torch.from_numpy(steps)).tolist()
+        hits = state.hits.cpu().tolist()
+        last = epoch + 1 == training.epochs
+        every = training.evaluate_every
+        correct = None
+        if last or (every and (epoch + 1) % every == 0):
+            correct = evaluate(state.model, self.eval_images, self.group, self.pixels, self.compute)
+        for k, member in enumerate(self.group.members):
+            if not math.isfinite(losses[k]):
+                raise MdcgError(
+                    f"the loss of seed {member.seed} is not finite in task {task + 1}, epoch {epoch + 1}; "
+                    "lower the learning rate or the method's weights, and check the images."
+                )
+            row: Row = {
+                "task": task + 1,
+                "epoch": epoch + 1,
+                "loss": losses[k],
+                "train_accuracy": 100 * hits[k] / int(steps[k] * training.batch_size),
+            }
+            if correct is not None:
+                view = self.group.views[k]
+                sizes = view.scenario.sizes[: task + 1]
+                counts = correct[k, : sum(sizes)]
+                R = metrics.accuracy_matrix([counts] * len(sizes), view.eval_total[: sum(sizes)], sizes)
+                row["accuracy"] = R[-1].tolist()
+            state.history[k].append(row)
+        if self.watcher:
+            self.watcher.epoch(task, epoch, sum(losses) / len(losses))
+        state.loss_sum.zero_()
+        state.hits.zero_()
+        state.epoch, state.step = epoch + 1, 0
+        if last and correct is not None:
+            state.correct[:, task] = correct
+            states.end_task(state, self.group)
+            state.task, state.epoch = task + 1, 0
+        state.seconds += time.perf_counter() - started
+
+    def _save(self, state: State) -> None:
+        started = time.perf_counter()
+        self.save(*states.dump(state))
+        state.seconds += time.perf_counter() - started
+
+
+@torch.no_grad()
+def _restore(state: State, buffers: list[Tensor], active: Tensor) -> None:
+    """Put back the running statistics of members that rest."""
+    for buffer, before in zip(state.model.buffers(), buffers, strict=True):
+        if buffer.shape[:1] == active.shape:
+            buffer.copy_(torch.where(active.view(-1, *[1] * (buffer.ndim - 1)), buffer, before))

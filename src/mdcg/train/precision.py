@@ -1,0 +1,64 @@
+"""Where and in which number format a run computes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mdcg.errors import MdcgError, unknown
+
+PRECISIONS = ("auto", "fp32", "tf32", "bf16", "fp64")
+
+
+@dataclass(frozen=True)
+class Compute:
+    """A device and a precision: parameters, statistics and loss in `dtype`, the backbone perhaps in bf16."""
+
+    device: torch.device
+    precision: str
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float64 if self.precision == "fp64" else torch.float32
+
+    @contextlib.contextmanager
+    def settings(self) -> Iterator[None]:
+        """TF32 on or off for the length of a run."""
+        matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+        tf32 = self.precision == "tf32"
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
+        torch.backends.cudnn.allow_tf32 = tf32
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(matmul)
+            torch.backends.cudnn.allow_tf32 = cudnn
+
+    def put(self, array: npt.NDArray[Any]) -> Tensor:
+        """A host array on the device."""
+        return torch.from_numpy(array).to(self.device)
+
+    def autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+
+
+def compute(device: str, precision: str) -> Compute:
+    """Resolve `auto`: the GPU where there is one; TF32 on a GPU, float32 on a CPU."""
+    if precision not in PRECISIONS:
+        raise unknown("precision", precision, PRECISIONS)
+    chosen = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    if chosen not in ("cpu", "cuda"):
+        raise unknown("device", device, ("auto", "cpu", "cuda"))
+    if chosen == "cuda" and not torch.cuda.is_available():
+        raise MdcgError(
+            "no CUDA GPU can be used here (none found, or PyTorch was built without CUDA); use --device cpu."
+        )
+    if precision == "auto":
+        precision = "tf32" if chosen == "cuda" else "fp32"
+    return Compute(torch.device(chosen), precision)

@@ -1,0 +1,132 @@
+"""Everything that changes while a group trains, and its form on disk."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mdcg.draws import Ints, Purpose, stream
+from mdcg.memory import Memory
+from mdcg.models import Model, build_model
+from mdcg.train.group import Group
+from mdcg.train.optimizer import SGD
+from mdcg.train.precision import Compute
+
+Row = dict[str, Any]
+
+
+@dataclass
+class State:
+    """(task, epoch, step) is what comes next; `task_begun` says whether the head already has its classes."""
+
+    model: Model
+    optimizer: SGD
+    memories: list[Memory]
+    correct: Ints  # (K, tasks, classes): correct predictions after each task
+    loss_sum: Tensor  # (K,) over the steps of the current epoch
+    hits: Tensor  # (K,) correct among the current images of the epoch
+    history: list[list[Row]]  # per member, one row per epoch
+    teacher: Model | None = None
+    task: int = 0
+    epoch: int = 0
+    step: int = 0
+    seconds: float = 0.0
+
+    @property
+    def task_begun(self) -> bool:
+        return len(self.model.head.sizes) > self.task
+
+
+def fresh(group: Group, compute: Compute) -> State:
+    training, members = group.training, group.members
+    settings = {name: [member.head_settings[name] for member in members] for name in members[0].head_settings}
+    seeds = [member.seed for member in members]
+    model = build_model(training.backbone, training.head, group.dataset.shape, seeds, settings)
+    optimizer = SGD(training.rate, training.momentum)
+    return State(
+        model=model.to(compute.device, compute.dtype),
+        optimizer=optimizer,
+        memories=[Memory(member.memory) for member in members],
+        correct=np.zeros((len(members), training.tasks, group.dataset.classes), np.int64),
+        loss_sum=torch.zeros(len(members), device=compute.device, dtype=compute.dtype),
+        hits=torch.zeros(len(members), device=compute.device, dtype=torch.int64),
+        history=[[] for _ in members],
+    )
+
+
+def begin_task(state: State, group: Group) -> None:
+    """Grow the head, then fix the teacher: the model just before the task's training (Section 3.1)."""
+    sizes = group.views[0].scenario.sizes
+    state.model.grow(sizes[state.task])
+    state.optimizer.follow(state.model.named_parameters())
+    if group.method.uses_teacher and state.task > 0:
+        state.teacher = copy.deepcopy(state.model).requires_grad_(False).eval()
+
+
+def end_task(state: State, group: Group) -> None:
+    """Keep a random subset of the task's images in memory."""
+    state.teacher = None
+    if group.method.uses_memory:
+        for memory, member, view in zip(state.memories, group.members, group.views, strict=True):
+            arrivals = view.by_class(view.scenario.positions(state.task))
+            memory.add(arrivals, stream(member.seed, Purpose.KEEP, state.task))
+
+
+def dump(state: State) -> tuple[dict[str, Tensor], Row]:
+    """The state as tensors and plain values."""
+    tensors = {
+        "correct": torch.from_numpy(state.correct.copy()),
+        "loss_sum": state.loss_sum.cpu(),
+        "hits": state.hits.cpu(),
+    }
+    tensors |= {f"model.{name}": value.cpu().contiguous() for name, value in state.model.state_dict().items()}
+    tensors |= {f"velocity.{name}": value.cpu().contiguous() for name, value in state.optimizer.velocity.items()}
+    if state.teacher is not None:
+        held = state.teacher.state_dict()
+        tensors |= {f"teacher.{name}": value.cpu().contiguous() for name, value in held.items()}
+    for k, memory in enumerate(state.memories):
+        tensors[f"memory.{k}"] = torch.from_numpy(memory.indices())
+    values = {
+        "task": state.task,
+        "epoch": state.epoch,
+        "step": state.step,
+        "seconds": state.seconds,
+        "sizes": state.model.head.sizes,
+        "has_teacher": state.teacher is not None,
+        "memories": [[(c, len(kept)) for c, kept in memory.kept.items()] for memory in state.memories],
+        "history": state.history,
+    }
+    return tensors, values
+
+
+def revive(tensors: dict[str, Tensor], values: Row, group: Group, compute: Compute) -> State:
+    """The state that `dump` wrote, on any device."""
+    state = fresh(group, compute)
+    for size in values["sizes"]:
+        state.model.grow(size)
+    if values["has_teacher"]:
+        state.teacher = copy.deepcopy(state.model).requires_grad_(False).eval()
+        state.teacher.load_state_dict(_below("teacher.", tensors))
+    state.model.load_state_dict(_below("model.", tensors))
+    state.optimizer.velocity = {name: value.to(compute.device) for name, value in _below("velocity.", tensors).items()}
+    if values["sizes"]:
+        state.optimizer.follow(state.model.named_parameters())
+    for k, (memory, classes) in enumerate(zip(state.memories, values["memories"], strict=True)):
+        parts = np.split(tensors[f"memory.{k}"].numpy(), np.cumsum([count for _, count in classes]))
+        memory.kept = {int(c): part for (c, _), part in zip(classes, parts, strict=False)}
+    state.correct = tensors["correct"].numpy().copy()
+    state.loss_sum = tensors["loss_sum"].to(compute.device)
+    state.hits = tensors["hits"].to(compute.device)
+    state.history = values["history"]
+    state.task, state.epoch, state.step = values["task"], values["epoch"], values["step"]
+    state.seconds = values["seconds"]
+    return state
+
+
+def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
