@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 from mdcg.data.cache import Arrays, arrays
 from mdcg.draws import Purpose, hold_out
@@ -12,6 +11,8 @@ TEST_FRACTION = 0.2
 
 
 def read_digits() -> Arrays:
+    from sklearn.datasets import load_digits  # slow to import, and only needed here
+
     bunch = load_digits()
     images = np.rint(bunch.images * (255 / 16)).astype(np.uint8)[..., None]
     labels = bunch.target.astype(np.int64)

@@ -22,7 +22,7 @@ PAPER = {
     "cifar100": Protocol("resnet20", epochs=20, batch_size=16),
     "tinyimagenet": Protocol("resnet18", epochs=30, batch_size=32),
 }
-DIGITS = Protocol("smallconv", epochs=20, batch_size=32, rate=0.03)
+DIGITS = Protocol("smallconv", epochs=10, batch_size=32, rate=0.05)
 
 
 def protocol(scenario: str, dataset: Dataset) -> Protocol:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional as F
 
 
@@ -26,6 +27,24 @@ def unfold(features: Tensor, members: int) -> Tensor:
     """(batch, K·F) → (K, batch, F)."""
     batch, _ = features.shape
     return features.view(batch, members, -1).transpose(0, 1)
+
+
+def one_by_one(module: nn.Module, x: Tensor) -> Tensor:
+    """`module(x)`, each member computed by itself: the same numbers to the bit, whatever the company.
+
+    For CPUs, where one grouped kernel is no faster than K plain ones but may sum in another order.
+    """
+    members = len(x)
+    if members == 1:
+        alone: Tensor = module(x)
+        return alone
+    # Views into the stacked state: gradients and running statistics find their way back.
+    states = {name: value.split(1) for name, value in module.state_dict(keep_vars=True).items()}
+    parts = [
+        functional_call(module, {name: slices[k] for name, slices in states.items()}, (x[k : k + 1],))
+        for k in range(members)
+    ]
+    return torch.cat(parts)
 
 
 class Conv2d(nn.Module):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from mdcg.draws import Purpose, stream
 from mdcg.models.backbones import build_backbone
 from mdcg.models.heads import HEADS, Head
+from mdcg.models.members import one_by_one
 
 
 class Model(nn.Module):
@@ -31,6 +32,11 @@ class Model(nn.Module):
             [stream(seed, Purpose.HEAD, task) for seed in self.seeds],
             [stream(seed, Purpose.GATES, task) for seed in self.seeds],
         )
+
+    def logits(self, images: Tensor) -> Tensor:
+        """All members at once on a GPU, one after the other on a CPU."""
+        logits: Tensor = self(images) if images.is_cuda else one_by_one(self, images)
+        return logits
 
     def forward(self, images: Tensor) -> Tensor:
         features: Tensor = self.backbone(images)

@@ -52,7 +52,7 @@ class ResNet(nn.Module):
         x = F.relu(self.norm(self.conv(fold(images))))
         if self.large_stem:
             x = F.max_pool2d(x, 3, 2, 1)
-        return unfold(self.blocks(x).mean((2, 3)), self.members)
+        return unfold(self.blocks(x).mean((2, 3)), len(images))
 
 
 def small_resnet(depth: int, members: int, channels: int) -> ResNet:

@@ -24,4 +24,4 @@ class SmallConv(nn.Module):
         x = fold(images)
         for conv, norm in zip(self.convs, self.norms, strict=True):
             x = F.relu(norm(conv(x)))
-        return unfold(x.mean((2, 3)), self.members)
+        return unfold(x.mean((2, 3)), len(images))

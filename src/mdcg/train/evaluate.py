@@ -12,7 +12,7 @@ from mdcg.train.augment import Pixels
 from mdcg.train.group import Group
 from mdcg.train.precision import Compute
 
-EVAL_BATCH = 1024  # images, over all members
+EVAL_BATCH = 256  # images of each member; fixed, so that rounding does not depend on the company
 
 
 @torch.no_grad()
@@ -21,6 +21,7 @@ def evaluate(model: Model, images: Tensor, group: Group, pixels: Pixels, compute
     seen = model.head.classes
     lists = [view.eval_indices_of(seen) for view in group.views]
     members, longest = len(lists), max(len(indices) for indices in lists)
+    longest = -(-longest // EVAL_BATCH) * EVAL_BATCH
     index = np.zeros((members, longest), np.int64)
     labels = np.zeros((members, longest), np.int64)
     real = np.zeros((members, longest), np.int64)  # lists differ in length: the rest does not count
@@ -32,12 +33,11 @@ def evaluate(model: Model, images: Tensor, group: Group, pixels: Pixels, compute
     correct = torch.zeros(members, group.dataset.classes, dtype=torch.int64, device=compute.device)
     was_training = model.training
     model.eval()
-    chunk = max(1, EVAL_BATCH // members)
-    for start in range(0, longest, chunk):
-        part = slice(start, start + chunk)
+    for start in range(0, longest, EVAL_BATCH):
+        part = slice(start, start + EVAL_BATCH)
         x = pixels.normalise(images[all_index[:, part]])
         with compute.autocast():
-            predicted = model(x).argmax(-1)
+            predicted = model.logits(x).argmax(-1)
         hit = (predicted == all_labels[:, part]) * all_real[:, part]
         correct.scatter_add_(1, all_labels[:, part], hit)
     model.train(was_training)

@@ -123,11 +123,11 @@ class Trainer:
         size = self.group.training.batch_size
         old = state.model.head.classes - state.model.head.sizes[-1]
         with self.compute.autocast():
-            logits = state.model(x)
+            logits = state.model.logits(x)
             taught = None
             if state.teacher is not None:
                 with torch.no_grad():
-                    taught = state.teacher(x[:, size:])
+                    taught = state.teacher.logits(x[:, size:])
         current = logits[:, :size]
         replays = x.shape[1] > size
         step = Step(

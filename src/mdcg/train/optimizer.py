@@ -43,4 +43,4 @@ class SGD:
         for parameter, velocity, gradient in zip(self.parameters, velocities, gradients, strict=True):
             moving = active.view(-1, *[1] * (parameter.ndim - 1))
             velocity.copy_(torch.where(moving, self.momentum * velocity + gradient, velocity))
-            parameter.copy_(torch.where(moving, parameter - self.rate * velocity, parameter))
+            parameter.copy_(torch.where(moving, torch.add(parameter, velocity, alpha=-self.rate), parameter))

@@ -1,0 +1,181 @@
+"""Cascaded gates against a head that holds one small module per gate, as the equation is written."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from mdcg.models import HEADS
+from mdcg.models.heads import CascadedGates, Head, ScalarGates, SingleGate
+from mdcg.train.optimizer import SGD
+
+SHAPES = [([2, 2, 2, 2, 2], 64, 2), ([3, 2, 2], 5, 1), ([2, 3, 4, 2], 7, 3)]  # task sizes, features, members
+
+
+def grown(kind: type[Head], sizes: list[int], features: int, members: int, **settings: float) -> Head:
+    options = {name: [value] * members for name, value in settings.items()}
+    head = kind(members, features, **options).double()
+    for task, size in enumerate(sizes):
+        seeds = range(members)
+        head.grow(
+            size,
+            [np.random.default_rng([s, task]) for s in seeds],
+            [np.random.default_rng([s, 9, task]) for s in seeds],
+        )
+    return head
+
+
+class ModulePerGate(nn.Module):
+    """Eq. 5 of the paper for one member, to the letter: h^i and g^j_i are modules of their own."""
+
+    def __init__(self, sizes: list[int], features: int, gamma: float, beta: float) -> None:
+        super().__init__()
+        self.sizes, self.gamma, self.beta = sizes, gamma, beta
+        self.heads = nn.ModuleList(nn.Linear(features, size).double() for size in sizes)
+        self.gates = nn.ModuleDict(
+            {f"{j}|{i}": nn.Linear(features, sizes[i]).double() for j in range(len(sizes)) for i in range(j)}
+        )
+
+    def copy_from(self, head: CascadedGates, k: int) -> None:
+        start = 0
+        with torch.no_grad():
+            for i, module in enumerate(self.heads):
+                stop = start + self.sizes[i]
+                module.weight.copy_(head.classifier.weight[k, :, start:stop].T)
+                module.bias.copy_(head.classifier.bias[k, start:stop])
+                start = stop
+            column = 0
+            for j in range(len(self.sizes)):
+                for i in range(j):
+                    own = slice(column, column + self.sizes[i])
+                    self.gates[f"{j}|{i}"].weight.copy_(head.gates.weight[k, :, own].T)
+                    self.gates[f"{j}|{i}"].bias.copy_(head.gates.bias[k, own])
+                    column += self.sizes[i]
+
+    def forward(self, e: Tensor) -> Tensor:
+        outputs = []
+        for i in range(len(self.sizes)):
+            f = self.heads[i](e)
+            for j in range(i + 1, len(self.sizes)):
+                f = f * torch.sigmoid(self.gamma * self.gates[f"{j}|{i}"](e) + self.beta)
+            outputs.append(f)
+        return torch.cat(outputs, 1)
+
+
+@pytest.mark.parametrize(("gamma", "beta"), [(1.0, 10.0), (0.5, 0.0), (3.0, -1.0)])
+@pytest.mark.parametrize(("sizes", "features", "members"), SHAPES)
+def test_fused_gates_equal_module_per_gate(
+    sizes: list[int], features: int, members: int, gamma: float, beta: float
+) -> None:
+    head = grown(CascadedGates, sizes, features, members, gamma=gamma, beta=beta)
+    assert isinstance(head, CascadedGates)
+    e = torch.randn(members, 6, features, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(members, 6, sum(sizes), dtype=torch.float64)
+    logits = head(e)
+    named = dict(head.named_parameters())
+    fused = dict(
+        zip(named, torch.autograd.grad((weights * logits).sum(), list(named.values()), retain_graph=True), strict=True)
+    )
+    (to_features,) = torch.autograd.grad((weights * logits).sum(), e)
+    for k in range(members):
+        plain = ModulePerGate(sizes, features, gamma, beta)
+        plain.copy_from(head, k)
+        expected = plain(e[k])
+        torch.testing.assert_close(logits[k], expected, rtol=1e-12, atol=1e-12)
+        (own,) = torch.autograd.grad((weights[k] * expected).sum(), e, retain_graph=True)
+        torch.testing.assert_close(to_features[k], own[k], rtol=1e-10, atol=1e-12)
+        (weights[k] * plain(e[k].detach())).sum().backward()
+        gates = [f"{j}|{i}" for j in range(len(sizes)) for i in range(j)]
+        by_column = torch.cat([plain.gates[gate].weight.grad.T for gate in gates], 1)  # type: ignore[union-attr, operator]
+        torch.testing.assert_close(fused["gates.weight"][k], by_column, rtol=1e-10, atol=1e-12)
+        of_bias = torch.cat([plain.gates[gate].bias.grad for gate in gates])  # type: ignore[misc]
+        torch.testing.assert_close(fused["gates.bias"][k], of_bias, rtol=1e-10, atol=1e-12)
+        of_heads = torch.cat([module.weight.grad.T for module in plain.heads], 1)  # type: ignore[union-attr, operator]
+        torch.testing.assert_close(fused["classifier.weight"][k], of_heads, rtol=1e-10, atol=1e-12)
+
+
+def test_gradcheck() -> None:
+    head = grown(CascadedGates, [2, 3, 2], 4, 2, gamma=1.0, beta=0.5)
+    e = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(head, (e,))
+
+
+def test_gate_count_of_the_paper() -> None:
+    """Appendix "Memory overhead": I · Σ_i (i − 1)·|Y^i| gate weights; 10 gate heads and 1,280 weights for C10-5."""
+    sizes = [2] * 5
+    head = grown(CascadedGates, sizes, 64, 1, gamma=1.0, beta=10.0)
+    assert isinstance(head, CascadedGates)
+    assert head.gates.weight.numel() == 64 * sum(i * size for i, size in enumerate(sizes)) == 1280
+    assert len([(i, j) for j in range(5) for i in range(j)]) == 10 == head.gates.outputs // 2
+
+
+def test_gate_count_after_fifty_tasks() -> None:
+    head = grown(CascadedGates, [4] * 50, 3, 1, gamma=1.0, beta=10.0)
+    assert isinstance(head, CascadedGates)
+    assert head.gates.outputs == 4 * 1225
+
+
+def test_single_gate_is_applied_once() -> None:
+    head = grown(SingleGate, [2, 3, 2], 4, 1, gamma=2.0, beta=1.0)
+    assert isinstance(head, CascadedGates)
+    assert head.gates.outputs == 5  # one per past class
+    e = torch.randn(1, 3, 4, dtype=torch.float64)
+    gate = torch.sigmoid(2.0 * (e @ head.gates.weight + head.gates.bias) + 1.0)
+    plain = e @ head.classifier.weight + head.classifier.bias
+    torch.testing.assert_close(head(e), torch.cat([plain[..., :5] * gate, plain[..., 5:]], -1))
+
+
+def test_scalar_gates_scale_a_whole_task() -> None:
+    head = grown(ScalarGates, [2, 3, 2], 4, 1, gamma=1.0, beta=0.0)
+    assert isinstance(head, CascadedGates)
+    assert head.gates.outputs == 3  # (2,1), (3,1), (3,2)
+    e = torch.randn(1, 3, 4, dtype=torch.float64)
+    s = torch.sigmoid(e @ head.gates.weight + head.gates.bias)
+    plain = e @ head.classifier.weight + head.classifier.bias
+    first = plain[..., :2] * s[..., 0:1] * s[..., 1:2]
+    second = plain[..., 2:5] * s[..., 2:3]
+    torch.testing.assert_close(head(e), torch.cat([first, second, plain[..., 5:]], -1))
+
+
+def test_closed_gates_do_not_underflow_to_nan() -> None:
+    head = grown(CascadedGates, [2] * 8, 4, 1, gamma=1.0, beta=-500.0).float()
+    e = torch.randn(1, 3, 4, requires_grad=True)
+    out = head(e)
+    assert torch.isfinite(out).all()
+    assert torch.isfinite(torch.autograd.grad(out.sum(), e)[0]).all()
+
+
+@pytest.mark.parametrize("name", HEADS.names())
+def test_growing_keeps_weights_and_velocities(name: str) -> None:
+    kind = HEADS[name]
+    settings = {key: default for key, (default, _) in kind.settings.items()}
+    head = grown(kind, [2, 2], 5, 3, **settings)
+    optimizer = SGD(0.1, 0.8)
+    optimizer.follow(head.named_parameters())
+    optimizer.step([torch.randn_like(p) for p in optimizer.parameters])
+    before = {key: value.detach().clone() for key, value in head.named_parameters()}
+    velocity = {key: value.clone() for key, value in optimizer.velocity.items()}
+    rngs = [np.random.default_rng(s) for s in range(3)]
+    head.grow(3, rngs, rngs)
+    optimizer.follow(head.named_parameters())
+    for key, value in head.named_parameters():
+        old = tuple(slice(length) for length in before[key].shape)
+        assert torch.equal(value[old], before[key])
+        assert torch.equal(optimizer.velocity[key][old], velocity[key])
+        fresh = torch.ones_like(value, dtype=torch.bool)
+        fresh[old] = False
+        assert not optimizer.velocity[key][fresh].any()
+        if key.startswith("classifier"):
+            assert fresh.any()
+    assert head.classes == 7
+
+
+def test_new_columns_are_initialised_like_a_linear_layer() -> None:
+    head = grown(Head, [200], 64, 1)
+    weight = head.classifier.weight.detach()
+    bound = 1 / 8
+    assert weight.abs().max() <= bound
+    assert weight.std().item() == pytest.approx(2 * bound / np.sqrt(12), rel=0.02)
+    assert head.classifier.bias.abs().max() <= bound

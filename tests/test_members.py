@@ -1,0 +1,100 @@
+"""A member's result does not depend on its company."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from mdcg.methods import METHODS
+from mdcg.models import Model
+from mdcg.models.backbones import BACKBONES
+from mdcg.train import state as states
+from mdcg.train.group import Group
+from mdcg.train.loop import Trainer
+from mdcg.train.precision import compute
+from mdcg.train.state import State
+from tests.conftest import toy_dataset, toy_group
+
+COUNTS = [33, 48, 64, 40, 57, 36]  # unequal, so that members take different numbers of steps
+
+
+def trained(group: Group, precision: str) -> State:
+    machine = compute("cpu", precision)
+    return Trainer(group, machine).train(states.fresh(group, machine))
+
+
+def three_members(method: str) -> list[tuple[int, int, dict[str, float]]]:
+    """They differ in seed, memory size and, where there is one, λ."""
+    tuned: list[dict[str, float]] = [{"lam": 0.1}, {"lam": 0.5}, {"lam": 1.0}] if "md" in method else [{}] * 3
+    return [(0, 6, tuned[0]), (1, 20, tuned[1]), (1, 47, tuned[2])]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+@pytest.mark.parametrize("method", METHODS.names())
+def test_together_equals_alone_to_the_bit(method: str, precision: str) -> None:
+    members, dataset = three_members(method), toy_dataset(COUNTS)
+    together = trained(toy_group(dataset, method, members), precision)
+    for k, member in enumerate(members):
+        alone = trained(toy_group(dataset, method, [member]), precision)
+        assert (alone.correct[0] == together.correct[k]).all()
+        for name, value in alone.model.state_dict().items():
+            assert torch.equal(together.model.state_dict()[name][k], value[0]), name
+        assert (alone.memories[0].indices() == together.memories[k].indices()).all()
+        assert alone.history[0] == together.history[k]
+    if METHODS[method].uses_memory:
+        assert len(together.memories[1]) == 20
+        weights = together.model.state_dict()["head.classifier.weight"]
+        assert not torch.allclose(weights[1], weights[2])  # memory size and λ do matter
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("fp64", 1e-10)])
+@pytest.mark.parametrize("method", METHODS.names())
+def test_grouped_kernels_agree_to_rounding(
+    method: str, precision: str, tolerance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All members in one kernel, as on a GPU. Rounding grows with every step: in float32 a short run must do."""
+    members, dataset = three_members(method), toy_dataset(COUNTS)
+    brief = {"epochs": 1, "rate": 0.005} if precision == "fp32" else {}
+    alone = [trained(toy_group(dataset, method, [member], **brief), precision) for member in members]
+    monkeypatch.setattr(Model, "logits", Model.forward)
+    together = trained(toy_group(dataset, method, members, **brief), precision)
+    for k, single in enumerate(alone):
+        assert (single.correct[0] == together.correct[k]).all()
+        for name, value in single.model.state_dict().items():
+            torch.testing.assert_close(together.model.state_dict()[name][k], value[0], rtol=0, atol=tolerance)
+
+
+def test_members_take_different_numbers_of_steps() -> None:
+    group = toy_group(toy_dataset(COUNTS), "naive", [(0, 0, {}), (1, 0, {})])
+    from mdcg.train.epoch import steps_per_epoch
+
+    assert any(len(set(steps_per_epoch(group, task))) > 1 for task in range(3))  # else the test above tests less
+
+
+def test_gate_settings_may_differ() -> None:
+    dataset = toy_dataset(COUNTS)
+    both = toy_group(dataset, "md-cg", [(0, 12, {}), (0, 12, {})])
+    steep = both.members[1].__class__(0, 12, both.members[1].method, {"gamma": 2.0, "beta": 1.0})
+    together = trained(Group(both.training, (both.members[0], steep), dataset), "fp64")
+    alone = trained(Group(both.training, (steep,), dataset), "fp64")
+    for name, value in alone.model.state_dict().items():
+        assert torch.equal(together.model.state_dict()[name][1], value[0]), name
+
+
+def test_a_users_backbone_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BACKBONES, "_known", dict(BACKBONES._known))
+
+    def net(channels: int) -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(channels, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+        )
+
+    BACKBONES.register("net")(net)
+    dataset, members = toy_dataset(COUNTS), [(0, 12, {"lam": 0.5}), (1, 24, {"lam": 1.0})]
+    together = trained(toy_group(dataset, "md-cg", members, backbone="net"), "fp32")
+    for k, member in enumerate(members):
+        alone = trained(toy_group(dataset, "md-cg", [member], backbone="net"), "fp32")
+        assert (alone.correct[0] == together.correct[k]).all()
+        for name, value in alone.model.state_dict().items():
+            assert torch.equal(together.model.state_dict()[name][k], value[0]), name

@@ -1,0 +1,100 @@
+"""The memory's promises, for any sequence of classes and any size."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mdcg.memory import Memory
+
+arrivals = st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=5), min_size=1, max_size=6)
+
+
+def filled(tasks: list[list[int]], size: int, seed: int) -> list[tuple[Memory, dict[int, set[int]]]]:
+    """The memory after each task, and what was offered so far by class."""
+    rng = np.random.default_rng(seed)
+    memory, offered, start, states = Memory(size), {}, 0, []
+    for counts in tasks:
+        new = {}
+        for count in counts:
+            new[len(offered)] = np.arange(start, start + count)
+            offered[len(offered)] = set(range(start, start + count))
+            start += count
+        memory.add(new, rng)
+        states.append((Memory(size, dict(memory.kept)), dict(offered)))
+    return states
+
+
+@given(arrivals, st.integers(1, 80), st.integers(0, 10**6))
+def test_size_use_and_balance(tasks: list[list[int]], size: int, seed: int) -> None:
+    previous: dict[int, set[int]] = {}
+    for memory, offered in filled(tasks, size, seed):
+        kept = {position: set(indices.tolist()) for position, indices in memory.kept.items()}
+        # what a class can still give: all its images when it arrives, later only what was kept of it
+        available = {position: previous.get(position, offered[position]) for position in offered}
+        assert len(memory) <= size
+        assert len(memory) == min(size, sum(len(images) for images in available.values()))
+        for position, indices in memory.kept.items():
+            assert len(kept[position]) == len(indices)  # no image twice
+            assert kept[position] <= available[position]
+        most = max(len(images) for images in kept.values())
+        for position, images in kept.items():
+            assert len(images) >= most - 1 or len(images) == len(available[position])
+        previous = kept
+
+
+@given(st.integers(2, 50), st.integers(1, 12), st.integers(0, 10**6))
+def test_nothing_is_wasted_when_classes_are_large(size: int, classes: int, seed: int) -> None:
+    memory, _ = filled([[100] * classes], size, seed)[-1]
+    assert len(memory) == size
+
+
+@given(arrivals, st.integers(1, 80), st.integers(1, 7), st.integers(1, 40), st.integers(0, 10**6))
+def test_batches_are_balanced(tasks: list[list[int]], size: int, steps: int, batch: int, seed: int) -> None:
+    memory, _ = filled(tasks, size, seed)[-1]
+    if not len(memory):
+        return
+    class_of = {int(i): position for position, kept in memory.kept.items() for i in kept}
+    drawn = memory.draw(steps, batch, np.random.default_rng(seed))
+    assert drawn.shape == (steps, batch)
+    held = [position for position, kept in memory.kept.items() if len(kept)]
+    for row in drawn:
+        counts = [sum(class_of[int(i)] == position for i in row) for position in held]
+        assert max(counts) - min(counts) <= 1
+    for position in held:
+        uses = [int((drawn == image).sum()) for image in memory.kept[position]]
+        assert max(uses) - min(uses) <= 1  # over an epoch, all images of a class equally often
+
+
+def test_odd_places_go_to_classes_at_random() -> None:
+    memory = Memory(30)
+    memory.add({c: np.arange(10 * c, 10 * c + 10) for c in range(3)}, np.random.default_rng(0))
+    drawn = memory.draw(300, 4, np.random.default_rng(1)) // 10
+    extra = [int(np.bincount(row, minlength=3).argmax()) for row in drawn]
+    assert min(np.bincount(extra, minlength=3)) > 60  # 100 each expected, σ ≈ 8
+
+
+def test_what_is_kept_is_random() -> None:
+    """Each of 20 images survives two shrinkings about equally often."""
+    survived = np.zeros(20)
+    for seed in range(400):
+        rng = np.random.default_rng(seed)
+        memory = Memory(10)
+        memory.add({0: np.arange(20)}, rng)
+        memory.add({1: np.arange(20, 40)}, rng)
+        survived[memory.kept[0]] += 1
+    assert survived.sum() == 400 * 5
+    assert survived.min() > 60  # 100 expected, σ ≈ 8.7
+    assert survived.max() < 140
+
+
+def test_copy_holds_the_pixels() -> None:
+    images = torch.arange(40, dtype=torch.uint8).view(40, 1, 1, 1)
+    memory = Memory(6)
+    memory.add({0: np.arange(20), 1: np.arange(20, 40)}, np.random.default_rng(0))
+    copy = memory.copy(images)
+    images.zero_()
+    assert copy.images.flatten().tolist() == memory.indices().tolist()
+    assert copy.positions.tolist() == [0, 0, 0, 1, 1, 1]

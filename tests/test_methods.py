@@ -1,0 +1,150 @@
+"""Losses against the formulas, written out with loops over members, images and classes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from mdcg.methods import METHODS, Step, stack
+from mdcg.methods.md import margin_loss
+
+SHAPES = [(1, 4, 2, 2), (3, 5, 4, 2), (2, 3, 7, 5), (2, 6, 2, 8)]  # members, batch, old classes, new classes
+
+
+def softmax(row: list[float]) -> list[float]:
+    top = max(row)
+    powers = [math.exp(value - top) for value in row]
+    return [power / sum(powers) for power in powers]
+
+
+def a_step(members: int, batch: int, old: int, new: int) -> Step:
+    generator = torch.Generator().manual_seed(members * 1000 + batch * 100 + old * 10 + new)
+
+    def logits() -> Tensor:
+        return 2 * torch.randn(members, batch, old + new, generator=generator, dtype=torch.float64)
+
+    return Step(
+        logits=logits(),
+        labels=torch.randint(old, old + new, (members, batch), generator=generator),
+        old=old,
+        memory_logits=logits(),
+        memory_labels=torch.randint(0, max(old, 1), (members, batch), generator=generator),
+        teacher_logits=logits(),
+    )
+
+
+def first_step(members: int, batch: int, classes: int) -> Step:
+    step = a_step(members, batch, 0, classes)
+    return Step(step.logits, step.labels, 0)
+
+
+def plain_cross_entropy(logits: list[list[float]], labels: list[int]) -> float:
+    return sum(-math.log(softmax(row)[label]) for row, label in zip(logits, labels, strict=True)) / len(labels)
+
+
+def plain_md(step: Step, k: int, lam: float) -> float:
+    logits, labels, old = step.logits[k].tolist(), step.labels[k].tolist(), step.old
+    margin = 1 / (len(logits[0]) - 1)
+    total = 0.0
+    for row, label in zip(logits, labels, strict=True):
+        p = softmax(row)
+        total += lam * max(0.0, max(p[:old]) - p[label] + margin)
+        total += -math.log(softmax(row[old:])[label - old])
+    divergence = 0.0
+    for row, taught in zip(step.memory[0][k].tolist(), step.teacher[k].tolist(), strict=True):
+        p, q = softmax(row), softmax(taught)
+        divergence += sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
+    return (total + divergence) / len(labels)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", ["md", "md-cg"])
+def test_margin_dampening(name: str, shape: tuple[int, int, int, int]) -> None:
+    step = a_step(*shape)
+    weights = [0.1 + 0.4 * k for k in range(shape[0])]
+    method = stack([METHODS[name](lam=lam) for lam in weights], torch.device("cpu"), torch.float64)
+    expected = [plain_md(step, k, lam) for k, lam in enumerate(weights)]
+    torch.testing.assert_close(method.loss(step), torch.tensor(expected, dtype=torch.float64))
+
+
+def test_margin_by_hand() -> None:
+    """Four classes, two of them old: m = 1/3, and the loss is zero exactly where the margin is kept."""
+    p = torch.tensor([[[0.4, 0.1, 0.3, 0.2], [0.1, 0.1, 0.7, 0.1], [0.25, 0.25, 0.25, 0.25]]], dtype=torch.float64)
+    labels = torch.tensor([[2, 2, 3]])
+    expected = torch.tensor([[0.4 - 0.3 + 1 / 3, 0.0, 1 / 3]], dtype=torch.float64)
+    torch.testing.assert_close(margin_loss(p.log(), labels, old=2), expected)
+
+
+def test_margin_pushes_both_ways_until_it_is_kept() -> None:
+    logits = torch.tensor([[[2.0, 1.0, 0.0, 0.0], [0.0, 0.0, 9.0, 0.0]]], requires_grad=True)
+    margin_loss(logits, torch.tensor([[2, 2]]), old=2).sum().backward()
+    assert logits.grad is not None
+    assert logits.grad[0, 0, 0] > 0  # the largest past logit goes down
+    assert logits.grad[0, 0, 2] < 0  # the true one goes up
+    assert not logits.grad[0, 1].any()  # the margin is kept: nothing moves
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_replay_trains_on_both_batches(shape: tuple[int, int, int, int]) -> None:
+    step = a_step(*shape)
+    memory_logits, memory_labels = step.memory
+    expected = [
+        plain_cross_entropy(
+            step.logits[k].tolist() + memory_logits[k].tolist(), step.labels[k].tolist() + memory_labels[k].tolist()
+        )
+        for k in range(shape[0])
+    ]
+    torch.testing.assert_close(METHODS["replay"]().loss(step), torch.tensor(expected, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", ["naive", "cumulative"])
+def test_bounds_use_all_classes(name: str, shape: tuple[int, int, int, int]) -> None:
+    step = a_step(*shape)
+    expected = [plain_cross_entropy(step.logits[k].tolist(), step.labels[k].tolist()) for k in range(shape[0])]
+    torch.testing.assert_close(METHODS[name]().loss(step), torch.tensor(expected, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", METHODS.names())
+def test_first_task_is_plain_cross_entropy(name: str) -> None:
+    step = first_step(2, 5, 3)
+    method = stack([METHODS[name]()] * 2, torch.device("cpu"), torch.float64)
+    expected = [plain_cross_entropy(step.logits[k].tolist(), step.labels[k].tolist()) for k in range(2)]
+    torch.testing.assert_close(method.loss(step), torch.tensor(expected, dtype=torch.float64))
+
+
+def test_a_member_has_no_part_in_anothers_loss() -> None:
+    step = a_step(3, 4, 2, 2)
+    step.logits.requires_grad_()
+    loss = METHODS["md-cg"](lam=0.5).loss(step)
+    (gradient,) = torch.autograd.grad(loss[1], step.logits)
+    assert gradient[1].any()
+    assert not gradient[[0, 2]].any()
+
+
+def test_declarations() -> None:
+    needs = {name: (METHODS[name].uses_memory, METHODS[name].uses_teacher) for name in METHODS.names()}
+    assert needs["naive"] == needs["cumulative"] == (False, False)
+    assert needs["replay"] == (True, False)
+    assert needs["md"] == needs["md-cg"] == (True, True)
+    assert METHODS["md"].head == "incremental"
+    assert METHODS["md-cg"].head == "cascaded-gates"
+    assert METHODS["cumulative"].trains_on == "seen"
+
+
+def test_the_papers_lambda() -> None:
+    chosen = METHODS["md-cg"].tuned
+    assert [chosen("c10-5", memory)["lam"] for memory in (200, 500, 1000, 2000)] == [0.1, 0.25, 0.25, 0.5]
+    assert [chosen("c100-10", memory)["lam"] for memory in (200, 500, 1000, 2000)] == [0.1, 0.5, 0.25, 1.0]
+    assert chosen("tym-50", 5000) == {"lam": 0.1}
+    assert chosen("c10-5", 333) == {}
+
+
+@pytest.mark.parametrize("lam", [-1, float("nan"), float("inf"), "much"])
+def test_bad_weights_are_refused(lam: object) -> None:
+    with pytest.raises(ValidationError):
+        METHODS["md"](lam=lam)

@@ -1,0 +1,215 @@
+"""The parts of a step, and a whole run against a plain loop written with PyTorch's own pieces."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from mdcg.draws import Purpose, stream
+from mdcg.errors import MdcgError
+from mdcg.memory import Memory
+from mdcg.train import state as states
+from mdcg.train.augment import Pixels
+from mdcg.train.epoch import draw_epoch, steps_per_epoch
+from mdcg.train.evaluate import evaluate
+from mdcg.train.loop import Trainer
+from mdcg.train.optimizer import SGD
+from mdcg.train.precision import Compute, compute
+from tests.conftest import toy_dataset, toy_group
+
+CPU64 = Compute(torch.device("cpu"), "fp64")
+
+
+def test_views_are_crops_flips_and_normalisation() -> None:
+    dataset = toy_dataset([8, 8], side=6, channels=3)
+    pixels = Pixels.of(dataset, torch.device("cpu"), torch.float64, padding=2)
+    images = dataset.train.images[:5]
+    corner = torch.tensor([[0, 0], [4, 4], [2, 2], [1, 3], [3, 0]])
+    flipped = torch.tensor([False, True, True, False, True])
+    views = pixels.view(images, corner, flipped)
+    for n in range(5):
+        for row in range(6):
+            for column in range(6):
+                y = int(corner[n, 0]) + row - 2
+                x = int(corner[n, 1]) + (5 - column if flipped[n] else column) - 2
+                for c in range(3):
+                    raw = int(images[n, y, x, c]) if 0 <= y < 6 and 0 <= x < 6 else 0
+                    assert views[n, c, row, column].item() == pytest.approx((raw / 255 - 0.5) / 0.3, abs=1e-12)
+    middle = torch.full((5, 2), 2)
+    still = pixels.view(images, middle, torch.zeros(5, dtype=torch.bool))
+    torch.testing.assert_close(still, pixels.normalise(images))
+
+
+def test_sgd_equals_torchs() -> None:
+    ours = [torch.randn(3, 4, dtype=torch.float64), torch.randn(3, dtype=torch.float64)]
+    theirs = [torch.nn.Parameter(p.clone()) for p in ours]
+    optimizer = SGD(0.1, 0.8)
+    optimizer.follow((str(i), torch.nn.Parameter(p)) for i, p in enumerate(ours))
+    reference = torch.optim.SGD(theirs, lr=0.1, momentum=0.8)
+    for step in range(4):
+        gradients = [torch.randn_like(p) for p in ours]
+        for parameter, gradient in zip(theirs, gradients, strict=True):
+            parameter.grad = gradient.clone()
+        reference.step()
+        optimizer.step(gradients, active=torch.tensor([True] * 3) if step % 2 else None)
+    for mine, other in zip(optimizer.parameters, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-14, atol=1e-14)
+
+
+def test_sgd_leaves_resting_members_alone() -> None:
+    optimizer = SGD(0.1, 0.8)
+    parameter = torch.nn.Parameter(torch.randn(2, 3))
+    optimizer.follow([("p", parameter)])
+    optimizer.step([torch.randn(2, 3)])
+    before, velocity = parameter.detach().clone(), optimizer.velocity["p"].clone()
+    optimizer.step([torch.randn(2, 3)], active=torch.tensor([True, False]))
+    assert torch.equal(parameter[1], before[1])
+    assert torch.equal(optimizer.velocity["p"][1], velocity[1])
+    assert not torch.equal(parameter[0], before[0])
+
+
+def test_an_epoch_visits_every_image() -> None:
+    group = toy_group(toy_dataset([20, 25, 30, 21, 19, 40]), "replay", [(0, 12, {}), (1, 30, {})])
+    memories = [Memory(12), Memory(30)]
+    for memory, view in zip(memories, group.views, strict=True):
+        memory.add(view.by_class(view.scenario.positions(0)), np.random.default_rng(0))
+    draws = draw_epoch(group, memories, 1, 0, CPU64)
+    for k, view in enumerate(group.views):
+        own = view.train_indices(view.scenario.positions(1))
+        steps = -(-len(own) // 16)
+        assert draws.steps[k] == steps == steps_per_epoch(group, 1)[k]
+        current = draws.index[k, :steps, :16].flatten()
+        counts = torch.bincount(current, minlength=155)[own]
+        assert counts.min() >= 1
+        assert counts.sum() == steps * 16
+        assert counts.max() <= 2  # the last batch is filled from a second round
+        assert set(draws.index[k, :steps, 16:].flatten().tolist()) <= set(memories[k].indices().tolist())
+        position = view.train_positions[draws.index[k].numpy()]
+        assert (draws.labels[k].numpy() == position).all()
+        assert draws.corner[k].max() <= 2
+    again = draw_epoch(group, memories, 1, 0, CPU64)
+    other = draw_epoch(group, memories, 1, 1, CPU64)
+    assert torch.equal(draws.index, again.index)
+    assert not torch.equal(draws.index, other.index)
+
+
+def test_methods_see_the_same_views_of_the_current_images() -> None:
+    dataset = toy_dataset([20] * 6)
+    with_memory = toy_group(dataset, "replay", [(0, 12, {})])
+    without = toy_group(dataset, "naive", [(0, 0, {})])
+    memory = Memory(12)
+    memory.add(with_memory.views[0].by_class(range(2)), np.random.default_rng(0))
+    a, b = draw_epoch(with_memory, [memory], 1, 3, CPU64), draw_epoch(without, [Memory(0)], 1, 3, CPU64)
+    assert torch.equal(a.index[:, :, :16], b.index)
+    assert torch.equal(a.corner[:, :, :16], b.corner)
+    assert torch.equal(a.flipped[:, :, :16], b.flipped)
+
+
+def test_a_run_equals_a_plain_loop() -> None:
+    """MD-CG over two tasks, against torch.optim.SGD and the loss written out once more."""
+    group = toy_group(toy_dataset([20] * 4), "md-cg", [(3, 9, {"lam": 0.7})], tasks=2)
+    trainer = Trainer(group, CPU64)
+    ours = trainer.train(states.fresh(group, CPU64))
+
+    state = states.fresh(group, CPU64)
+    model, view = state.model, group.views[0]
+    memory = Memory(9)
+    velocity: dict[str, torch.Tensor] = {}
+    for task in range(2):
+        model.grow(2)
+        teacher = copy.deepcopy(model).eval()
+        model.train()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.8)
+        for name, parameter in model.named_parameters():  # momentum outlives the task (row 22 of the choices)
+            buffer = torch.zeros_like(parameter)
+            if name in velocity:
+                buffer[tuple(slice(n) for n in velocity[name].shape)] = velocity[name]
+            optimizer.state[parameter]["momentum_buffer"] = buffer
+        for epoch in range(2):
+            draws = draw_epoch(group, [memory], task, epoch, CPU64)
+            for step in range(int(draws.steps[0])):
+                x, labels = trainer.batch(draws, step)
+                logits = model(x)[0]
+                y = labels[0, :16] - 2 * task
+                loss = F.cross_entropy(logits[:16, 2 * task :], y)
+                if task:
+                    p = logits[:16].softmax(1)
+                    truth = p[torch.arange(16), labels[0, :16]]
+                    loss = loss + 0.7 * F.relu(p[:, :2].max(1).values - truth + 1 / 3).mean()
+                    with torch.no_grad():
+                        taught = teacher(x[:, 16:])[0].log_softmax(1)
+                    student = logits[16:].log_softmax(1)
+                    loss = loss + F.kl_div(taught, student, log_target=True, reduction="batchmean")
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        velocity = {name: optimizer.state[p]["momentum_buffer"] for name, p in model.named_parameters()}
+        memory.add(view.by_class(view.scenario.positions(task)), stream(3, Purpose.KEEP, task))
+    for name, value in ours.model.state_dict().items():
+        torch.testing.assert_close(value, model.state_dict()[name], rtol=1e-9, atol=1e-11)
+
+
+def test_evaluation_counts_correct_predictions() -> None:
+    group = toy_group(toy_dataset([12, 15, 18, 13, 16, 12]), "naive", [(0, 0, {}), (5, 0, {})])
+    trainer = Trainer(group, CPU64)
+    state = trainer.train(states.fresh(group, CPU64))
+    counted = evaluate(state.model, trainer.eval_images, group, trainer.pixels, CPU64)
+    state.model.eval()
+    for k, view in enumerate(group.views):
+        expected = np.zeros(6, np.int64)
+        for image, label in zip(group.dataset.test.images, group.dataset.test.labels, strict=True):
+            x = trainer.pixels.normalise(image)[None, None].expand(2, 1, 1, 8, 8)
+            with torch.no_grad():
+                answer = int(state.model(x)[k, 0].argmax())
+            position = view.scenario.order.index(int(label))
+            expected[position] += answer == position
+        assert counted[k].tolist() == expected.tolist()
+        assert (state.correct[k, -1] == expected).all()
+
+
+def test_held_out_images_are_not_trained_on() -> None:
+    group = toy_group(toy_dataset([20] * 4), "cumulative", [(0, 0, {})], tasks=2, hold_out=0.25)
+    view = group.views[0]
+    assert view.eval_total.tolist() == [5] * 4
+    trained = set(draw_epoch(group, [Memory(0)], 1, 0, CPU64).index.flatten().tolist())
+    assert trained.isdisjoint(view.eval_indices.tolist())
+    assert len(trained) == 60
+
+
+def test_history_has_a_row_per_epoch() -> None:
+    group = toy_group(toy_dataset([20] * 4), "naive", [(0, 0, {}), (1, 0, {})], tasks=2, evaluate_every=1)
+    state = Trainer(group, CPU64).train(states.fresh(group, CPU64))
+    for k, rows in enumerate(state.history):
+        assert [(row["task"], row["epoch"]) for row in rows] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+        assert [len(row["accuracy"]) for row in rows] == [1, 1, 2, 2]
+        assert rows[3]["loss"] < rows[2]["loss"]  # new classes are learned quickly
+        assert all(0 <= row["train_accuracy"] <= 100 for row in rows)
+        total = group.views[k].eval_total
+        assert rows[-1]["accuracy"][1] == pytest.approx(100 * state.correct[k, 1, 2:].sum() / total[2:].sum())
+
+
+def test_a_loss_that_is_not_finite_is_said() -> None:
+    group = toy_group(toy_dataset([20] * 4), "naive", [(4, 0, {})], tasks=2, rate=1e30)
+    with pytest.raises(
+        MdcgError, match=r"the loss of seed 4 is not finite in task 1, epoch \d; lower the learning rate"
+    ):
+        Trainer(group, compute("cpu", "fp32")).train(states.fresh(group, compute("cpu", "fp32")))
+
+
+def test_bf16_trains_with_float32_parameters() -> None:
+    half = compute("cpu", "bf16")
+    group = toy_group(toy_dataset([20] * 4), "md-cg", [(0, 8, {"lam": 0.5})], tasks=2)
+    state = Trainer(group, half).train(states.fresh(group, half))
+    assert all(p.dtype == torch.float32 for p in state.model.parameters())
+    assert np.isfinite([row["loss"] for row in state.history[0]]).all()
+
+
+def test_asking_for_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(MdcgError, match="use --device cpu"):
+        compute("cuda", "auto")
+    assert compute("auto", "auto") == Compute(torch.device("cpu"), "fp32")
