@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,15 +90,15 @@ def toy_group(
     members: Sequence[tuple[int, int, dict[str, float]]],
     tasks: int = 3,
     head: str | None = None,
-    **training: object,
+    **training: Any,
 ) -> Group:
     """Members as (seed, memory, hyperparameters)."""
     kind = METHODS[method]
     chosen = head or kind.head
     settings = {name: default for name, (default, _) in HEADS[chosen].settings.items()}
-    usual = {"backbone": "smallconv", "epochs": 2, "batch_size": 16, "rate": 0.05, "momentum": 0.8}
+    usual: dict[str, Any] = {"backbone": "smallconv", "epochs": 2, "batch_size": 16, "rate": 0.05, "momentum": 0.8}
     return Group(
-        Training(tasks=tasks, head=chosen, **{**usual, **training}),  # type: ignore[arg-type]
+        Training(tasks=tasks, head=chosen, **{**usual, **training}),
         tuple(Member(seed, memory, kind(**hyper), settings) for seed, memory, hyper in members),
         dataset,
     )

@@ -51,7 +51,7 @@ def test_digits() -> None:
 # ------------------------------------------------------------------ CIFAR
 
 
-def write_cifar(root: Path, original: Cifar, classes: int, per_file: int, seed: int = 0) -> tuple[Cifar, np.ndarray]:  # type: ignore[type-arg]
+def write_cifar(root: Path, original: Cifar, classes: int, per_file: int, seed: int = 0) -> tuple[Cifar, np.ndarray]:
     """Files in the official layout, and the description that knows their checksums."""
     rng = np.random.default_rng(seed)
     folder = root / original.folder
@@ -78,7 +78,7 @@ def pack(folder: Path, archive: Path) -> None:
 @pytest.fixture(params=["cifar10", "cifar100"])
 def small_cifar(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[str, Cifar, np.ndarray, Path]:  # type: ignore[type-arg]
+) -> tuple[str, Cifar, np.ndarray, Path]:
     name = request.param
     original, classes = (CIFAR10, 10) if name == "cifar10" else (CIFAR100, 100)
     made, train = write_cifar(tmp_path, original, classes, 2 * classes)
@@ -86,10 +86,10 @@ def small_cifar(
     return name, made, train, tmp_path
 
 
-Small = tuple[str, Cifar, "np.ndarray", Path]  # type: ignore[type-arg]
+Small = tuple[str, Cifar, "np.ndarray", Path]
 
 
-def check_cifar(name: str, made: Cifar, train: np.ndarray, where: Path) -> None:  # type: ignore[type-arg]
+def check_cifar(name: str, made: Cifar, train: np.ndarray, where: Path) -> None:
     dataset = load(name, where)
     skip = made.label_bytes
     assert dataset.train.labels.tolist() == train[:, skip - 1].tolist()  # CIFAR-100: the fine label
@@ -230,7 +230,7 @@ def test_download(server: str, small_cifar: Small, tmp_path: Path, monkeypatch: 
     monkeypatch.setitem(PUBLISHED, name, (dataclasses.replace(made, url="http://127.0.0.1:9/no.tar.gz"), CIFAR_PIXELS))
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(MdcgError, match="check the connection, or put no.tar.gz into"):
+    with pytest.raises(MdcgError, match=r"check the connection, or put no.tar.gz into"):
         load(name, empty)
 
 
@@ -313,7 +313,7 @@ def test_hostile_zip(small_tiny: Path, kind: str) -> None:
         if kind == "link":
             entry.external_attr = 0o120777 << 16
         out.writestr(entry, "/etc/passwd")
-    with pytest.raises(MdcgError, match="leads outside|link or device"):
+    with pytest.raises(MdcgError, match=r"leads outside|link or device"):
         load("tinyimagenet", archive)
     archive.write_bytes(archive.read_bytes()[:20])
     with pytest.raises(MdcgError, match="damaged or cut short"):
@@ -456,9 +456,12 @@ def test_read_only_cache_folder(photos: Path, tmp_path: Path, monkeypatch: pytes
 def test_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from mdcg import files
 
-    with pytest.raises(MdcgError, match="No space left on device; make room"), files.whole_file(tmp_path / "x"):
-        with Path("/dev/full").open("wb") as full:
-            full.write(b"x" * 100_000)
+    with (
+        pytest.raises(MdcgError, match="No space left on device; make room"),
+        files.whole_file(tmp_path / "x"),
+        Path("/dev/full").open("wb") as full,
+    ):
+        full.write(b"x" * 100_000)
     assert not list(tmp_path.iterdir())
 
 

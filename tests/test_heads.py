@@ -27,16 +27,18 @@ def grown(kind: type[Head], sizes: list[int], features: int, members: int, **set
     return head
 
 
-class ModulePerGate(nn.Module):
+def grad(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+class ModulePerGate:
     """Eq. 5 of the paper for one member, to the letter: h^i and g^j_i are modules of their own."""
 
     def __init__(self, sizes: list[int], features: int, gamma: float, beta: float) -> None:
-        super().__init__()
         self.sizes, self.gamma, self.beta = sizes, gamma, beta
-        self.heads = nn.ModuleList(nn.Linear(features, size).double() for size in sizes)
-        self.gates = nn.ModuleDict(
-            {f"{j}|{i}": nn.Linear(features, sizes[i]).double() for j in range(len(sizes)) for i in range(j)}
-        )
+        self.heads = [nn.Linear(features, size).double() for size in sizes]
+        self.gates = {(j, i): nn.Linear(features, sizes[i]).double() for j in range(len(sizes)) for i in range(j)}
 
     def copy_from(self, head: CascadedGates, k: int) -> None:
         start = 0
@@ -50,16 +52,16 @@ class ModulePerGate(nn.Module):
             for j in range(len(self.sizes)):
                 for i in range(j):
                     own = slice(column, column + self.sizes[i])
-                    self.gates[f"{j}|{i}"].weight.copy_(head.gates.weight[k, :, own].T)
-                    self.gates[f"{j}|{i}"].bias.copy_(head.gates.bias[k, own])
+                    self.gates[j, i].weight.copy_(head.gates.weight[k, :, own].T)
+                    self.gates[j, i].bias.copy_(head.gates.bias[k, own])
                     column += self.sizes[i]
 
-    def forward(self, e: Tensor) -> Tensor:
+    def __call__(self, e: Tensor) -> Tensor:
         outputs = []
         for i in range(len(self.sizes)):
             f = self.heads[i](e)
             for j in range(i + 1, len(self.sizes)):
-                f = f * torch.sigmoid(self.gamma * self.gates[f"{j}|{i}"](e) + self.beta)
+                f = f * torch.sigmoid(self.gamma * self.gates[j, i](e) + self.beta)
             outputs.append(f)
         return torch.cat(outputs, 1)
 
@@ -87,12 +89,12 @@ def test_fused_gates_equal_module_per_gate(
         (own,) = torch.autograd.grad((weights[k] * expected).sum(), e, retain_graph=True)
         torch.testing.assert_close(to_features[k], own[k], rtol=1e-10, atol=1e-12)
         (weights[k] * plain(e[k].detach())).sum().backward()
-        gates = [f"{j}|{i}" for j in range(len(sizes)) for i in range(j)]
-        by_column = torch.cat([plain.gates[gate].weight.grad.T for gate in gates], 1)  # type: ignore[union-attr, operator]
+        gates = [(j, i) for j in range(len(sizes)) for i in range(j)]
+        by_column = torch.cat([grad(plain.gates[gate].weight).T for gate in gates], 1)
         torch.testing.assert_close(fused["gates.weight"][k], by_column, rtol=1e-10, atol=1e-12)
-        of_bias = torch.cat([plain.gates[gate].bias.grad for gate in gates])  # type: ignore[misc]
+        of_bias = torch.cat([grad(plain.gates[gate].bias) for gate in gates])
         torch.testing.assert_close(fused["gates.bias"][k], of_bias, rtol=1e-10, atol=1e-12)
-        of_heads = torch.cat([module.weight.grad.T for module in plain.heads], 1)  # type: ignore[union-attr, operator]
+        of_heads = torch.cat([grad(module.weight).T for module in plain.heads], 1)
         torch.testing.assert_close(fused["classifier.weight"][k], of_heads, rtol=1e-10, atol=1e-12)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -55,7 +57,7 @@ def test_grouped_kernels_agree_to_rounding(
 ) -> None:
     """All members in one kernel, as on a GPU. Rounding grows with every step: in float32 a short run must do."""
     members, dataset = three_members(method), toy_dataset(COUNTS)
-    brief = {"epochs": 1, "rate": 0.005} if precision == "fp32" else {}
+    brief: dict[str, Any] = {"epochs": 1, "rate": 0.005} if precision == "fp32" else {}
     alone = [trained(toy_group(dataset, method, [member], **brief), precision) for member in members]
     monkeypatch.setattr(Model, "logits", Model.forward)
     together = trained(toy_group(dataset, method, members, **brief), precision)

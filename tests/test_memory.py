@@ -15,7 +15,8 @@ arrivals = st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=5), min_si
 def filled(tasks: list[list[int]], size: int, seed: int) -> list[tuple[Memory, dict[int, set[int]]]]:
     """The memory after each task, and what was offered so far by class."""
     rng = np.random.default_rng(seed)
-    memory, offered, start, states = Memory(size), {}, 0, []
+    offered: dict[int, set[int]] = {}
+    memory, start, states = Memory(size), 0, []
     for counts in tasks:
         new = {}
         for count in counts:

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from mdcg.methods import METHODS, Step, stack
-from mdcg.methods.md import margin_loss
+from mdcg.methods.md import MarginDampening, margin_loss
+from mdcg.methods.md_cg import MDCG
 
 SHAPES = [(1, 4, 2, 2), (3, 5, 4, 2), (2, 3, 7, 5), (2, 6, 2, 8)]  # members, batch, old classes, new classes
 
@@ -66,7 +67,7 @@ def plain_md(step: Step, k: int, lam: float) -> float:
 def test_margin_dampening(name: str, shape: tuple[int, int, int, int]) -> None:
     step = a_step(*shape)
     weights = [0.1 + 0.4 * k for k in range(shape[0])]
-    method = stack([METHODS[name](lam=lam) for lam in weights], torch.device("cpu"), torch.float64)
+    method = stack([METHODS[name](**{"lam": lam}) for lam in weights], torch.device("cpu"), torch.float64)
     expected = [plain_md(step, k, lam) for k, lam in enumerate(weights)]
     torch.testing.assert_close(method.loss(step), torch.tensor(expected, dtype=torch.float64))
 
@@ -120,7 +121,7 @@ def test_first_task_is_plain_cross_entropy(name: str) -> None:
 def test_a_member_has_no_part_in_anothers_loss() -> None:
     step = a_step(3, 4, 2, 2)
     step.logits.requires_grad_()
-    loss = METHODS["md-cg"](lam=0.5).loss(step)
+    loss = MDCG(lam=0.5).loss(step)
     (gradient,) = torch.autograd.grad(loss[1], step.logits)
     assert gradient[1].any()
     assert not gradient[[0, 2]].any()
@@ -147,4 +148,4 @@ def test_the_papers_lambda() -> None:
 @pytest.mark.parametrize("lam", [-1, float("nan"), float("inf"), "much"])
 def test_bad_weights_are_refused(lam: object) -> None:
     with pytest.raises(ValidationError):
-        METHODS["md"](lam=lam)
+        MarginDampening(lam=lam)

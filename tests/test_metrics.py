@@ -61,5 +61,5 @@ def test_matrix_and_metrics_equal_plain_loops(sizes: list[int], seed: int) -> No
 
 def test_class_accuracy_and_spread() -> None:
     assert metrics.class_accuracy([[9, 9], [1, 3]], [4, 4]).tolist() == [25, 75]
-    assert metrics.mean_std([2, 4, 9]) == (5, pytest.approx(math.sqrt((9 + 1 + 16) / 2)))
+    assert metrics.mean_std([2, 4, 9]) == pytest.approx((5, math.sqrt((9 + 1 + 16) / 2)))
     assert math.isnan(metrics.mean_std([3.0])[1])

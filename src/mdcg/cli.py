@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mdcg.errors import MdcgError, unknown
+from mdcg.train.signals import Stopped
 
 if TYPE_CHECKING:
     from mdcg.experiments.recipe import Recipe
@@ -287,14 +288,13 @@ def _print_json(content: dict[str, Any]) -> None:
 def main() -> None:
     """Run the command line: what a person can mend is one sentence and exit code 2."""
     try:
-        app(standalone_mode=True)
+        app()
     except MdcgError as error:
         print(f"mdcg: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    except KeyboardInterrupt as stop:
-        detail = f"{stop}; " if str(stop) else "stopped; "
-        print(f"\nmdcg: {detail}give the same command again to go on.", file=sys.stderr)
-        raise SystemExit(128 + int(getattr(stop, "signal", 2))) from None
+    except Stopped as stopped:
+        print(f"mdcg: {stopped}; give the same command again to go on.", file=sys.stderr)
+        raise SystemExit(128 + stopped.signal) from None
     except BrokenPipeError:
         # The reader (for instance `head`) has left; there is nobody to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

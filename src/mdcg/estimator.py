@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from mdcg.draws import Ints
@@ -21,11 +16,12 @@ from mdcg.errors import MdcgError
 from mdcg.files import write_whole
 from mdcg.memory import Exemplars
 from mdcg.models import Model, build_model
+from mdcg.tensors import below, pack, unpack
 from mdcg.train.augment import Pixels
 from mdcg.train.group import Group
 from mdcg.train.state import State
 
-VERSION = "1"
+VERSION = 1
 BATCH = 512
 
 
@@ -85,6 +81,8 @@ class Learner:
     def predict_proba(self, images: npt.ArrayLike | Tensor) -> npt.NDArray[np.float64]:
         """Probabilities (n, classes known), columns in the order of `classes`."""
         x = self._checked(images)
+        if not len(x):
+            return np.empty((0, len(self.order)))
         parameter = next(self.model.parameters())
         pixels = Pixels.of(self, parameter.device, parameter.dtype)
         self.model.eval()
@@ -93,7 +91,7 @@ class Learner:
             for chunk in x.split(BATCH):
                 logits = self.model(pixels.normalise(chunk.to(parameter.device))[None])[0]
                 parts.append(logits.double().softmax(-1).cpu())
-        return torch.cat(parts).numpy() if parts else np.empty((0, len(self.order)))
+        return torch.cat(parts).numpy()
 
     def predict(self, images: npt.ArrayLike | Tensor) -> Ints:
         """Dataset labels of images (n, H, W, C) uint8; for names see `class_names`."""
@@ -107,6 +105,7 @@ class Learner:
     def save(self, path: Path | str) -> None:
         """Write one safetensors file, the memory's images included: it needs no dataset any more."""
         header = {
+            "version": VERSION,
             "backbone": self.backbone,
             "head": self.head,
             "head_settings": self.head_settings,
@@ -118,26 +117,23 @@ class Learner:
             "sizes": self.model.head.sizes,
             "seed": self.model.seeds[0],
         }
-        tensors = {f"model.{name}": value.contiguous() for name, value in self.model.state_dict().items()}
+        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         if self.memory is not None:
             tensors |= {"memory.images": self.memory.images, "memory.positions": self.memory.positions}
-        write_whole(Path(path), save_tensors(tensors, {"version": VERSION, "learner": json.dumps(header)}))
+        write_whole(Path(path), pack(tensors, header))
 
     @classmethod
     def load(cls, path: Path | str) -> Learner:
         """Read what `save` wrote; also a run's model.safetensors."""
         path = Path(path)
         try:
-            content = path.read_bytes()
-            tensors = load_tensors(content)
-            outer = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
-            if outer["version"] != VERSION:
-                raise ValueError(f"format version {outer['version']}, not {VERSION}")
-            header: dict[str, Any] = json.loads(outer["learner"])
+            tensors, header = unpack(path.read_bytes())
+            if header.pop("version") != VERSION:
+                raise ValueError(f"its format version is not {VERSION}")
             sizes, seed = header.pop("sizes"), header.pop("seed")
             for name in ("shape", "order", "class_names", "mean", "std"):
                 header[name] = tuple(header[name])
-            weights = {name[6:]: value for name, value in tensors.items() if name.startswith("model.")}
+            weights = below("model.", tensors)
             model = _empty_model(
                 header["backbone"], header["head"], header["head_settings"], header["shape"], seed, sizes
             )
@@ -145,7 +141,7 @@ class Learner:
             model.load_state_dict(weights)
         except OSError as error:
             raise MdcgError(f"cannot read {path}: {error.strerror}; check the path.") from error
-        except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
             reason = str(error).splitlines()[0]
             raise MdcgError(f"{path} is not a model saved by mdcg, or is damaged ({reason}).") from error
         memory = None

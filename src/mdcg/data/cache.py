@@ -6,7 +6,6 @@ The file is safetensors: a JSON header and raw arrays, never code.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +20,9 @@ from torch import Tensor
 
 from mdcg.errors import MdcgError
 from mdcg.files import whole_file
+from mdcg.tensors import header_of, values_of
 
-VERSION = "1"
+VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,9 @@ def arrays(
 
 
 def store(path: Path, content: Arrays) -> None:
-    header = {
-        "version": VERSION,
-        "class_names": json.dumps(content.class_names),
-        "digest": digest_of(content),
-    }
+    values = {"version": VERSION, "class_names": content.class_names, "digest": digest_of(content)}
     with whole_file(path) as partial:
-        save_file(content.tensors(), partial, header)
+        save_file(content.tensors(), partial, header_of(values))
 
 
 def recall(path: Path) -> Arrays | None:
@@ -81,11 +77,11 @@ def recall(path: Path) -> Arrays | None:
         return None
     try:
         with safe_open(path, framework="pt") as file:
-            header = file.metadata()
-            if header.get("version") != VERSION:
+            values = values_of(file.metadata())
+            if values["version"] != VERSION:
                 return None
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-            return Arrays(**tensors, class_names=tuple(json.loads(header["class_names"])), digest=header["digest"])
+            return Arrays(**tensors, class_names=tuple(values["class_names"]), digest=values["digest"])
     except (SafetensorError, KeyError, TypeError, ValueError):
         return None  # cut short or foreign: made anew from the source
     except OSError as error:

@@ -113,7 +113,7 @@ class Recipe(BaseModel):
     methods: list[str] = []
     memory: int | None = Field(None, ge=1)
     seeds: list[int] = [0]
-    set: dict[str, Value] = {}
+    set: dict[str, Any] = {}
     head: str | None = None
     backbone: str | None = None
     epochs: int | None = Field(None, ge=1, le=100_000)
@@ -143,6 +143,14 @@ class Recipe(BaseModel):
         if min(value) < 0:
             raise ValueError("seeds start at 0")
         return list(dict.fromkeys(value))
+
+    @field_validator("set")
+    @classmethod
+    def _set_plain(cls, value: dict[str, Any]) -> dict[str, Value]:
+        for key, setting in value.items():
+            if not isinstance(setting, bool | int | float | str):
+                raise ValueError(f"'{key}' must be a number, a word or true or false")
+        return value
 
     @field_validator("precision")
     @classmethod

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from rich import box
 from rich.console import Group, RenderableType
 from rich.style import Style
 from rich.table import Table
@@ -42,8 +43,10 @@ def best_first(results: Mapping[str, Result]) -> list[tuple[str, Result]]:
 
 def comparison(results: Mapping[str, Result], title: str) -> Table:
     """One line per method, best first."""
-    table = Table(title=title, title_justify="left", caption=_runs(results), caption_justify="left")
-    table.add_column("method")
+    table = Table(
+        title=title, title_justify="left", caption=_runs(results), caption_justify="left", box=box.SIMPLE_HEAD
+    )
+    table.add_column("method", no_wrap=True)
     for label in COLUMNS.values():
         table.add_column(label, justify="right", no_wrap=True)
     table.add_column("s / run", justify="right")

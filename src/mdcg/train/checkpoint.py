@@ -7,20 +7,18 @@ before it is used.
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor
 
 from mdcg.errors import MdcgError
 from mdcg.files import remove_partial, write_whole
+from mdcg.tensors import pack, unpack
 from mdcg.train.state import Row
 
-VERSION = "1"
+VERSION = 1
 KEPT = 2
 
 
@@ -31,7 +29,7 @@ class Checkpoints:
         self.folder, self.warn = folder, warn
 
     def save(self, tensors: dict[str, Tensor], values: Row) -> None:
-        content = save(tensors, {"version": VERSION, "values": json.dumps(values)})
+        content = pack(tensors, {"version": VERSION, **values})
         place = "-".join(f"{values[part]:05d}" for part in ("task", "epoch", "step"))
         write_whole(self.folder / f"{place}.{_digest(content)}.safetensors", content)
         for old in self._files()[KEPT:]:
@@ -47,11 +45,11 @@ class Checkpoints:
                 content = file.read_bytes()
                 if _digest(content) != file.name.split(".")[1]:
                     raise ValueError("its content does not match its name")
-                header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
-                if header["version"] != VERSION:
-                    raise ValueError(f"it has format version {header['version']}, not {VERSION}")
-                return load(content), json.loads(header["values"])
-            except (OSError, ValueError, KeyError, SafetensorError) as error:
+                tensors, values = unpack(content)
+                if values.get("version") != VERSION:
+                    raise ValueError(f"it has format version {values.get('version')}, not {VERSION}")
+                return tensors, values
+            except (OSError, ValueError) as error:
                 self.warn(f"checkpoint {file} cannot be used ({error}); going back to the one before it.")
         return None
 

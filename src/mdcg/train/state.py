@@ -13,6 +13,7 @@ from torch import Tensor
 from mdcg.draws import Ints, Purpose, stream
 from mdcg.memory import Memory
 from mdcg.models import Model, build_model
+from mdcg.tensors import below
 from mdcg.train.group import Group
 from mdcg.train.optimizer import SGD
 from mdcg.train.precision import Compute
@@ -81,14 +82,14 @@ def dump(state: State) -> tuple[dict[str, Tensor], Row]:
     """The state as tensors and plain values."""
     tensors = {
         "correct": torch.from_numpy(state.correct.copy()),
-        "loss_sum": state.loss_sum.cpu(),
-        "hits": state.hits.cpu(),
+        "loss_sum": state.loss_sum,
+        "hits": state.hits,
     }
-    tensors |= {f"model.{name}": value.cpu().contiguous() for name, value in state.model.state_dict().items()}
-    tensors |= {f"velocity.{name}": value.cpu().contiguous() for name, value in state.optimizer.velocity.items()}
+    tensors |= {f"model.{name}": value for name, value in state.model.state_dict().items()}
+    tensors |= {f"velocity.{name}": value for name, value in state.optimizer.velocity.items()}
     if state.teacher is not None:
         held = state.teacher.state_dict()
-        tensors |= {f"teacher.{name}": value.cpu().contiguous() for name, value in held.items()}
+        tensors |= {f"teacher.{name}": value for name, value in held.items()}
     for k, memory in enumerate(state.memories):
         tensors[f"memory.{k}"] = torch.from_numpy(memory.indices())
     values = {
@@ -111,9 +112,9 @@ def revive(tensors: dict[str, Tensor], values: Row, group: Group, compute: Compu
         state.model.grow(size)
     if values["has_teacher"]:
         state.teacher = copy.deepcopy(state.model).requires_grad_(False).eval()
-        state.teacher.load_state_dict(_below("teacher.", tensors))
-    state.model.load_state_dict(_below("model.", tensors))
-    state.optimizer.velocity = {name: value.to(compute.device) for name, value in _below("velocity.", tensors).items()}
+        state.teacher.load_state_dict(below("teacher.", tensors))
+    state.model.load_state_dict(below("model.", tensors))
+    state.optimizer.velocity = {name: value.to(compute.device) for name, value in below("velocity.", tensors).items()}
     if values["sizes"]:
         state.optimizer.follow(state.model.named_parameters())
     for k, (memory, classes) in enumerate(zip(state.memories, values["memories"], strict=True)):
@@ -126,7 +127,3 @@ def revive(tensors: dict[str, Tensor], values: Row, group: Group, compute: Compu
     state.task, state.epoch, state.step = values["task"], values["epoch"], values["step"]
     state.seconds = values["seconds"]
     return state
-
-
-def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

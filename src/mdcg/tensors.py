@@ -1,0 +1,47 @@
+"""Tensors and plain values in one file: safetensors with a JSON header. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+HEADER = "mdcg"  # the only key of safetensors' own header, whose order of keys is not fixed
+
+
+def header_of(values: Mapping[str, Any]) -> dict[str, str]:
+    return {HEADER: json.dumps(values)}
+
+
+def values_of(header: Mapping[str, str] | None) -> dict[str, Any]:
+    """What `header_of` wrote; ValueError where it did not."""
+    if not header or HEADER not in header:
+        raise ValueError("it was not written by mdcg")
+    values = json.loads(header[HEADER])
+    if not isinstance(values, dict):
+        raise ValueError("its header is damaged")
+    return values
+
+
+def pack(tensors: dict[str, Tensor], values: Mapping[str, Any]) -> bytes:
+    """The same tensors and values always give the same bytes."""
+    return save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, header_of(values))
+
+
+def unpack(content: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `pack` made; ValueError where the content is damaged or foreign."""
+    try:
+        tensors = load(content)
+        length = int.from_bytes(content[:8], "little")
+        return tensors, values_of(json.loads(content[8 : 8 + length]).get("__metadata__"))
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error
+
+
+def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose name starts with a prefix, without it."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

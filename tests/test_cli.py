@@ -1,0 +1,265 @@
+"""The command line: what it prints, and one sentence with exit code 2 for every mistake."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import Cli
+from tests.test_data import save_image
+
+QUICK = ["--scenario", "digits-2", "--epochs", "1"]
+
+
+def test_json_is_the_promised_object(cli: Cli, runs: Path) -> None:
+    answer = cli("run", *QUICK, "--method", "md-cg", "--memory", 20, "--seeds", "0-2", "--out", runs, "--json")
+    assert answer.code == 0
+    content = json.loads(answer.out)
+    assert set(content) == {"runs", "mean", "std"}
+    assert [run["seed"] for run in content["runs"]] == [0, 1, 2]
+    for run in content["runs"]:
+        R = run["R"]
+        assert R[0][1] is None
+        assert run["ACC"] == pytest.approx((R[1][0] + R[1][1]) / 2, abs=1e-5)
+        assert run["BWT"] == run["BWT_final"] == pytest.approx(R[1][0] - R[0][0], abs=1e-5)
+        assert run["seconds"] > 0
+    accs = [run["ACC"] for run in content["runs"]]
+    mean = sum(accs) / 3
+    assert content["mean"]["ACC"] == pytest.approx(mean, abs=1e-5)
+    assert content["std"]["ACC"] == pytest.approx((sum((a - mean) ** 2 for a in accs) / 2) ** 0.5, abs=1e-5)
+    single = json.loads(cli("run", *QUICK, "--method", "naive", "--out", runs, "--json").out)
+    assert single["std"]["ACC"] is None
+
+
+def test_json_alone_on_standard_output(runs: Path) -> None:
+    """As a real process: progress, warnings and messages may only go to standard error."""
+    words = ["run", *QUICK, "--method", "naive", "--out", str(runs), "--json"]
+    done = subprocess.run([sys.executable, "-m", "mdcg", *words], capture_output=True, text=True, check=True)
+    assert done.stdout.count("\n") == 1
+    json.loads(done.stdout)
+    assert "\x1b" not in done.stdout + done.stderr  # no progress bar, not a terminal
+
+
+def test_run_prints_matrix_and_folder(cli: Cli, runs: Path) -> None:
+    answer = cli("run", *QUICK, "--method", "replay", "--memory", 20, "--out", runs)
+    assert answer.code == 0
+    assert "after task" in answer.out
+    folder = answer.out.strip().splitlines()[-1]
+    shown = cli("show", folder)
+    assert shown.code == 0
+    for text in ("after task", "ACC", "BWT-final", "batch_size", "replay", "digits-2", "torch"):
+        assert text in shown.out
+    assert cli("show", Path(folder).name, "--out", runs).out.splitlines()[1:] == shown.out.splitlines()[1:]
+
+
+def test_compare_is_best_first(cli: Cli, runs: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    words = ["compare", "--scenario", "digits-2", "--epochs", "4", "--memory", 60, "--seeds", "0-1", "--out", runs]
+    answer = cli(*words, "--methods", "naive,cumulative,replay", "--report", page)
+    assert answer.code == 0
+    places = {name: answer.out.index(f"{name} ") for name in ("cumulative", "replay", "naive")}
+    assert places["cumulative"] < places["replay"] < places["naive"]
+    assert " ± " in answer.out
+    assert "cumulative" in page.read_text()
+    content = json.loads(cli(*words, "--methods", "naive,replay", "--json").out)
+    assert set(content["methods"]) == {"naive", "replay"}
+    assert content["methods"]["naive"]["mean"]["ACC"] < content["methods"]["replay"]["mean"]["ACC"]
+
+
+def test_recipe_file_and_saved_recipe(cli: Cli, runs: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(
+        "scenario: digits-2\nmethod: md-cg\nmemory: 30\nseeds: 0-1\nepochs: 1\nset: {lam: 0.3, beta: 5}\n"
+        f"out: {runs}\n"
+    )
+    assert cli("run", "--recipe", recipe).code == 0
+    saved = sorted(runs.glob("*/recipe.yaml"))
+    assert len(saved) == 2
+    content = yaml.safe_load(saved[0].read_text())
+    assert content["set"] == {"lam": 0.3, "beta": 5.0, "gamma": 1.0}
+    assert content["backbone"] == "smallconv"
+    first = json.loads(cli("run", "--recipe", recipe, "--json").out)["runs"][0]
+    # The saved recipe means the same run: it is found finished, in the same folder.
+    again = json.loads(cli("run", "--recipe", saved[0], "--out", runs, "--json").out)["runs"]
+    assert again == [first]
+    assert len(list(runs.glob("*/result.json"))) == 2
+    # The command line overrules the file.
+    other = json.loads(cli("run", "--recipe", recipe, "--method", "naive", "--set", "lam=1", "--json").out or "{}")
+    assert other == {}
+    recipe.write_text(recipe.read_text().replace("set: {lam: 0.3, beta: 5}\n", ""))
+    assert len(json.loads(cli("run", "--recipe", recipe, "--method", "naive", "--json").out)["runs"]) == 2
+
+
+def test_a_folder_of_images(cli: Cli, runs: Path, tmp_path: Path) -> None:
+    for c, name in enumerate(["ant", "bee", "cow", "dog", "eel"]):
+        for i in range(6 + c):
+            save_image(tmp_path / "pets-v2" / name / f"{i}.png", shade=20 + 50 * c + i)
+    words = ["--method", "md-cg", "--memory", 10, "--epochs", 1, "--batch-size", 4, "--image-size", 8]
+    answer = cli(
+        "run", "--scenario", f"folder:{tmp_path / 'pets-v2'}-2", *words, "--backbone", "smallconv", "--out", runs
+    )
+    assert answer.code == 0, answer.err
+    (result,) = runs.glob("*/result.json")
+    content = json.loads(result.read_text())
+    assert content["sizes"] == [3, 2]
+    assert sorted(content["class_names"]) == ["ant", "bee", "cow", "dog", "eel"]
+    assert sum(len(kept) for kept in content["memory"].values()) == 10
+
+
+@pytest.mark.parametrize("what", ["methods", "scenarios", "datasets", "backbones", "heads"])
+def test_lists(cli: Cli, what: str) -> None:
+    expected = {
+        "methods": ["md-cg", "--set lam=0.25", "lower bound"],
+        "scenarios": ["c10-5", "tym-50", "DATASET-T"],
+        "datasets": ["digits", "tinyimagenet", "folder:PATH"],
+        "backbones": ["resnet20", "resnet18", "smallconv"],
+        "heads": ["cascaded-gates", "incremental", "--set beta=10"],
+    }
+    answer = cli("list", what)
+    assert answer.code == 0
+    assert all(text in answer.out for text in expected[what])
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["run"], ["compare"], ["show"], ["list"], ["data"], ["data", "get"], ["data", "verify"]]
+)
+def test_help_reads_well(cli: Cli, words: list[str]) -> None:
+    answer = cli(*words, "--help")
+    assert answer.code == 0
+    assert "Usage: mdcg" in answer.out
+    assert "Traceback" not in answer.out
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    check = "import sys; from mdcg import cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+def test_data_commands(cli: Cli) -> None:
+    assert "all readable" in cli("data", "verify", "digits").out
+    assert "1,438 training and 359 test images of 10 classes, ready" in cli("data", "get", "digits").out
+
+
+BAD = [
+    ("run --method naive", "no scenario was named"),
+    ("run --scenario digits-5", "no method was named"),
+    ("run --scenario digits-5 --method md-gc", "did you mean 'md-cg'"),
+    ("run --scenario digits --method naive", "write DATASET-TASKS"),
+    ("run --scenario digts-5 --method naive", "did you mean 'digits'"),
+    ("run --scenario digits-7 --method naive", "ask for at most 5 tasks"),
+    ("run --scenario digits-0 --method naive", "at least one task"),
+    ("run --scenario folder:/no/such/place-2 --method naive", "there is no folder /no/such/place"),
+    ("run --scenario c10-5 --method naive --data /no/such/place", "there is no folder /no/such/place"),
+    ("run --scenario digits-5 --method md-cg", "needs a memory"),
+    ("run --scenario digits-5 --method md-cg --memory 5", "cannot hold one image of each of the 10 classes"),
+    ("run --scenario digits-5 --method md-cg --memory 0", "'memory' is wrong"),
+    ("run --scenario digits-5 --method naive --seeds 4-0", "not a usable range of seeds"),
+    ("run --scenario digits-5 --method naive --seeds one", "not a list of seeds"),
+    ("run --scenario digits-5 --method naive --seeds -1", "not a list of seeds"),
+    ("run --scenario digits-5 --method naive --epochs 0", "'epochs' is wrong"),
+    ("run --scenario digits-5 --method naive --batch-size 1", "'batch_size' is wrong"),
+    ("run --scenario digits-5 --method naive --rate 0", "'rate' is wrong"),
+    ("run --scenario digits-5 --method naive --rate nan", "'rate' is wrong"),
+    ("run --scenario digits-5 --method naive --rate inf", "'rate' is wrong"),
+    ("run --scenario digits-5 --method naive --momentum 1", "'momentum' is wrong"),
+    ("run --scenario digits-5 --method naive --hold-out 1", "'hold_out' is wrong"),
+    ("run --scenario digits-5 --method naive --image-size 9", "image size of digits is fixed"),
+    ("run --scenario digits-5 --method naive --backbone resnet19", "unknown backbone"),
+    ("run --scenario digits-5 --method naive --head cascaded-gate", "did you mean 'cascaded-gates'"),
+    ("run --scenario digits-5 --method naive --device tpu", "'device' is wrong"),
+    ("run --scenario digits-5 --method naive --precision fp8", "unknown precision 'fp8'"),
+    ("run --scenario digits-5 --method md --memory 50 --set lamb=1", "did you mean 'lam'"),
+    ("run --scenario digits-5 --method md --memory 50 --set lam=-1", "'lam' is wrong"),
+    ("run --scenario digits-5 --method md --memory 50 --set lam=.nan", "'lam' is wrong"),
+    ("run --scenario digits-5 --method md --memory 50 --set lam=high", "'lam' is wrong"),
+    ("run --scenario digits-5 --method md --memory 50 --set lam", "not of the form key=value"),
+    ("run --scenario digits-5 --method md --memory 50 --set lam=[", "cannot be read"),
+    ("run --scenario digits-5 --method md-cg --memory 50 --set beta=big", "'beta' must be a number"),
+    ("run --scenario digits-5 --method md --memory 50 --set beta=1", "unknown setting"),
+    ("run --recipe /no/such/file.yaml", "cannot read recipe"),
+    ("compare --scenario digits-5", "no method was named"),
+    ("compare --scenario digits-5 --methods naive,replya", "did you mean 'replay'"),
+    ("compare --scenario digits-5 --methods ,", "no method was named"),
+    ("show nothing", "there is no run 'nothing'"),
+    ("list methds", "did you mean 'methods'"),
+    ("data get mnist", "unknown dataset 'mnist'"),
+    ("data verify cifar10", "run 'mdcg data get' first"),
+    ("data verify cifar10 --data /no/such/place", "there is no folder"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "told"), BAD, ids=[words for words, _ in BAD])
+def test_mistakes_get_one_sentence(
+    cli: Cli, words: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert told in cli(*words.split()).sentence()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]  # and nothing is left behind
+
+
+@pytest.mark.parametrize(
+    "words", [["run", "--epoch", "3"], ["run", "--memory", "many"], ["fly"], ["list"], ["run", "--members", "0"]]
+)
+def test_mistakes_in_options(cli: Cli, words: list[str]) -> None:
+    answer = cli(*words)
+    assert answer.code == 2
+    assert "Traceback" not in answer.err
+    assert "Error" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("scenaro: digits-5\n", "unknown setting 'scenaro'; did you mean 'scenario'"),
+        ("scenario: digits-5\nmemory: lots\nmethod: md\n", "'memory' is wrong"),
+        ("- a\n- b\n", "must be a list of 'key: value' lines"),
+        ("scenario: [digits-5\n", "is not valid YAML"),
+        ("scenario: 5\nmethod: naive\n", "'scenario' is wrong"),
+        ("scenario: digits-5\nmethod: naive\nseeds: []\n", "'seeds' is wrong: give at least one seed"),
+        ("scenario: digits-5\nmethods: [naive, replay]\n", "names several methods"),
+        ("scenario: digits-5\nmethod: naive\nset: 3\n", "'set' is wrong"),
+        ("", "must be a list of"),
+    ],
+)
+def test_bad_recipes(cli: Cli, tmp_path: Path, text: str, told: str) -> None:
+    recipe = tmp_path / "bad.yaml"
+    recipe.write_text(text)
+    assert told in cli("run", "--recipe", recipe).sentence()
+    recipe.write_bytes(b"\xff\xfe\x00binary")
+    assert "is not a text file" in cli("run", "--recipe", recipe).sentence()
+
+
+def test_out_that_cannot_be_written(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    answer = cli("run", *QUICK, "--method", "naive", "--out", tmp_path / "file" / "runs")
+    assert "choose another folder with --out" in answer.sentence()
+    answer = cli(
+        "compare", *QUICK, "--methods", "naive", "--out", tmp_path / "r", "--report", tmp_path / "file" / "x.html"
+    )
+    assert "cannot write" in answer.sentence()
+    assert len(list((tmp_path / "r").glob("*/result.json"))) == 1  # the runs themselves are safe
+
+
+def test_full_disk_while_training(cli: Cli, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third file cannot be written: one sentence, and the same command goes on once there is room."""
+    import errno
+
+    original, written = Path.write_bytes, []
+
+    def write(self: Path, content: bytes) -> int:
+        written.append(self)
+        if len(written) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return original(self, content)
+
+    words = ["run", "--scenario", "digits-2", "--epochs", 2, "--method", "naive", "--out", runs, "--json"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", write)
+        assert "No space left on device; make room" in cli(*words).sentence()
+    assert len(list(runs.glob(".groups/*/*.safetensors"))) == 1
+    assert json.loads(cli(*words).out)["runs"]

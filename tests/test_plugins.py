@@ -1,0 +1,63 @@
+"""Methods and backbones from elsewhere: by registration and by entry point."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from torch import Tensor, nn
+
+import mdcg
+from mdcg.methods.base import METHODS, cross_entropy
+from mdcg.models.backbones import BACKBONES
+from mdcg.registry import Registry
+
+
+class Halved(mdcg.Method):
+    """Cross-entropy, half of it from memory."""
+
+    uses_memory: ClassVar[bool] = True
+    share: float = 0.5
+
+    def loss(self, step: mdcg.Step) -> Tensor:
+        loss = cross_entropy(step.logits, step.labels)
+        if step.old:
+            loss = (1 - self.share) * loss + self.share * cross_entropy(*step.memory)
+        return loss
+
+
+def flat_net(channels: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64 * channels, 16), nn.ReLU())
+
+
+def test_by_registration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(METHODS, "_known", dict(METHODS._known))
+    monkeypatch.setattr(BACKBONES, "_known", dict(BACKBONES._known))
+    mdcg.METHODS.register("halved")(Halved)
+    mdcg.register_backbone("flat", flat_net)
+    result = mdcg.run(
+        scenario="digits-2", method="halved", memory=30, backbone="flat", set={"share": 0.3}, epochs=2, out=tmp_path
+    )
+    assert result.ACC[0] > 40
+    assert result.records[0].spec.hyperparameters == {"share": 0.3}
+    assert len(result.learner.predict(result.dataset.test.images[:3])) == 3
+    with pytest.raises(mdcg.MdcgError, match="already a method named 'halved'"):
+        mdcg.METHODS.register("halved")(Halved)
+
+
+def test_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = importlib.metadata.EntryPoint("halved", "tests.test_plugins:Halved", "mdcg.methods")
+    monkeypatch.setattr("mdcg.registry.entry_points", lambda group: [point] if group == "mdcg.methods" else [])
+    registry: Registry[type[mdcg.Method]] = Registry("method", "mdcg.methods")
+    assert registry.names() == ["halved"]
+    assert registry["halved"] is Halved
+
+
+def test_broken_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = importlib.metadata.EntryPoint("gone", "no_such_module:Thing", "mdcg.methods")
+    monkeypatch.setattr("mdcg.registry.entry_points", lambda group: [point])
+    registry: Registry[type[mdcg.Method]] = Registry("method", "mdcg.methods")
+    with pytest.raises(mdcg.MdcgError, match="mend or uninstall that package"):
+        registry["gone"]

@@ -1,0 +1,198 @@
+"""Killed at any moment and started again, a run ends with the same bits."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from mdcg.files import locked
+from mdcg.train.loop import Trainer
+from mdcg.train.state import State
+from tests.conftest import Cli
+
+COMMAND = [
+    *("run", "--scenario", "digits-3", "--method", "md-cg", "--memory", "40"),
+    *("--seeds", "0-1", "--epochs", "2", "--set", "lam=0.5"),
+]
+
+# Runs the command line, and kills its own process with SIGKILL at the n-th call of one function.
+KILLER = textwrap.dedent(
+    """
+    import os, signal, sys
+    from pathlib import Path
+    where, count = sys.argv[1], int(sys.argv[2])
+    del sys.argv[1:3]
+    from mdcg import cli, files
+    from mdcg.train.loop import Trainer
+
+    calls = 0
+
+    def armed(owner, name, before=None):
+        original = getattr(owner, name)
+        def wrapped(*args, **kwargs):
+            global calls
+            calls += 1
+            if calls == count:
+                if before:
+                    before(*args)
+                os.kill(os.getpid(), signal.SIGKILL)
+            return original(*args, **kwargs)
+        setattr(owner, name, wrapped)
+
+    if where == "step":  # between two steps
+        armed(Trainer, "train_step")
+    elif where == "half":  # half of a file is written
+        armed(Path, "write_bytes", lambda path, content: path.open("wb").write(content[: len(content) // 2]))
+    elif where == "flush":  # written, not yet flushed or renamed
+        armed(files, "_flush")
+    elif where == "unlink":  # renamed, the older checkpoint not yet removed
+        armed(Path, "unlink")
+    elif where == "rmtree":  # all results written, checkpoints not yet removed
+        import shutil
+        armed(shutil, "rmtree")
+    cli.main()
+    """
+)
+
+
+def start(out: Path, *kill: object) -> subprocess.CompletedProcess[str]:
+    program = ["-c", KILLER, *map(str, kill)] if kill else ["-m", "mdcg"]
+    command = [sys.executable, *program, *COMMAND, "--out", str(out)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+
+def outcome(out: Path) -> dict[str, tuple[object, bytes]]:
+    """R, history and the model's bytes of every finished run."""
+    found: dict[str, tuple[object, bytes]] = {}
+    for folder in sorted(path.parent for path in out.glob("*/result.json")):
+        result = json.loads((folder / "result.json").read_text())
+        kept = {key: result[key] for key in ("R", "correct", "history", "memory")}
+        found[folder.name] = (kept, (folder / "model.safetensors").read_bytes())
+    return found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object, bytes]]:
+    out = tmp_path_factory.mktemp("undisturbed")
+    assert start(out).returncode == 0
+    done = outcome(out)
+    assert len(done) == 2
+    return done
+
+
+def test_killed_again_and_again(tmp_path: Path, undisturbed: dict[str, tuple[object, bytes]]) -> None:
+    """One run, killed in different tasks, epochs and places, each time taken up where it was."""
+    kills = [
+        ("step", 5),  # task 1, epoch 1: nothing saved yet
+        ("half", 2),  # inside the first checkpoint (the first file is the list of members)
+        ("step", 22),  # task 1, epoch 2
+        ("flush", 1),  # a checkpoint is written but not renamed
+        ("step", 25),  # task 2
+        ("unlink", 1),  # an old checkpoint is about to be removed
+        ("step", 14),
+        ("half", 2),  # inside a checkpoint of task 3
+        ("rmtree", 1),  # everything done but the tidying
+    ]
+    places = []
+    for kill in kills:
+        killed = start(tmp_path, *kill)
+        assert killed.returncode == -signal.SIGKILL, (kill, killed.stderr)
+        places.append(sorted(file.name for file in tmp_path.glob(".groups/*/*.safetensors"))[-1:])
+    assert len({name[0][:11] for name in places if name}) >= 4  # it did get on between the kills
+    assert start(tmp_path).returncode == 0
+    assert outcome(tmp_path) == undisturbed
+    assert not list(tmp_path.rglob("*.partial"))
+    assert not list((tmp_path / ".groups").iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_asked_to_stop(number: signal.Signals, tmp_path: Path, undisturbed: dict[str, tuple[object, bytes]]) -> None:
+    command = [sys.executable, "-m", "mdcg", *COMMAND, "--out", str(tmp_path)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob(".groups/*/*.safetensors")):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert "Traceback" not in said
+    assert "give the same command again to go on" in said
+    assert "stopped in task" in said
+    names = [file.name for file in tmp_path.glob(".groups/*/*.safetensors")]
+    assert any(not name.split(".")[0].endswith("-00000") for name in names)  # saved in the middle of an epoch
+    assert start(tmp_path).returncode == 0
+    assert outcome(tmp_path) == undisturbed
+
+
+@pytest.mark.parametrize("damage", ["cut short", "altered"])
+def test_damaged_checkpoint(damage: str, tmp_path: Path, undisturbed: dict[str, tuple[object, bytes]]) -> None:
+    """The newest is refused with a sentence, the one before it is used."""
+    assert start(tmp_path, "step", 40).returncode == -signal.SIGKILL
+    newest, *older = sorted(tmp_path.glob(".groups/*/*.safetensors"), reverse=True)
+    assert len(older) == 1
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[:-50] if damage == "cut short" else whole[:-50] + b"?" + whole[-49:])
+    resumed = start(tmp_path)
+    assert resumed.returncode == 0
+    assert resumed.stderr.count("\n") == 1
+    assert f"{newest} cannot be used" in resumed.stderr
+    assert "going back to the one before it" in resumed.stderr
+    assert outcome(tmp_path) == undisturbed
+
+
+def test_second_process_leaves(cli: Cli, runs: Path) -> None:
+    words = ["run", "--scenario", "digits-2", "--method", "naive", "--epochs", 1, "--out", runs]
+    assert cli(*words).code == 0
+    (folder,) = [path for path in runs.iterdir() if path.name != ".groups"]
+    with locked(folder):
+        assert "in use by process" in cli(*words, "--fresh").sentence()
+    assert (folder / "result.json").exists()
+    assert cli(*words, "--fresh").code == 0
+
+
+def test_finished_runs_are_not_repeated(cli: Cli, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["run", "--scenario", "digits-2", "--method", "replay", "--memory", 20, "--epochs", 1, "--out", runs]
+    first = json.loads(cli(*words, "--seeds", "0-1", "--json").out)
+    trained: list[int] = []
+    train = Trainer.train
+
+    def noting(self: Trainer, state: State) -> State:
+        trained.append(len(self.group.members))
+        return train(self, state)
+
+    monkeypatch.setattr(Trainer, "train", noting)
+    again = json.loads(cli(*words, "--seeds", "0-1", "--json").out)
+    assert again == first
+    assert trained == []
+    more = json.loads(cli(*words, "--seeds", "0-2", "--json").out)
+    assert more["runs"][:2] == first["runs"]
+    assert trained == [1]
+    repeated = json.loads(cli(*words, "--seeds", "0-1", "--json", "--fresh").out)
+    assert trained == [1, 2]
+    assert [run["R"] for run in repeated["runs"]] == [run["R"] for run in first["runs"]]
+
+
+def test_company_does_not_change_a_stored_result(cli: Cli, runs: Path) -> None:
+    words = ["run", "--scenario", "digits-2", "--method", "md-cg", "--memory", 20, "--epochs", 2, "--seeds", "0-2"]
+    assert cli(*words, "--out", runs / "together").code == 0
+    assert cli(*words, "--out", runs / "alone", "--members", 1).code == 0
+    assert outcome(runs / "together") == outcome(runs / "alone")
+
+
+def test_a_damaged_result_is_made_again(cli: Cli, runs: Path) -> None:
+    words = ["run", "--scenario", "digits-2", "--method", "naive", "--epochs", 1, "--out", runs, "--json"]
+    first = json.loads(cli(*words).out)
+    (result,) = runs.glob("*/result.json")
+    result.write_bytes(result.read_bytes()[:100])
+    assert "damaged" in cli("show", result.parent).sentence()
+    again = json.loads(cli(*words).out)
+    assert again["runs"][0]["R"] == first["runs"][0]["R"]
