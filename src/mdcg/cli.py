@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from mdcg import __version__
 from mdcg.errors import MdcgError, unknown
 from mdcg.train.signals import Stopped
 
 if TYPE_CHECKING:
+    from mdcg.api import Result
     from mdcg.experiments.recipe import Recipe
 
 # torch takes seconds to import: the commands below import what they use, so that help is immediate.
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="mdcg",
     help="Class-incremental learning: teach a classifier new classes, task by task, with a bounded memory.",
+    invoke_without_command=True,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -31,127 +36,111 @@ app = typer.Typer(
 data_app = typer.Typer(help="Download and check datasets.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
 
-ScenarioOption = Annotated[str | None, typer.Option(help="DATASET-TASKS, for instance digits-5 or folder:PATH-4.")]
-MemoryOption = Annotated[int | None, typer.Option(help="Images the memory may hold.")]
-SeedsOption = Annotated[str | None, typer.Option(help="Seeds, for instance 0-4 or 0,2,5.  [default: 0]")]
-SetOption = Annotated[list[str] | None, typer.Option("--set", help="A setting of the method or head, key=value.")]
-HeadOption = Annotated[str | None, typer.Option(help="Head, in place of the method's own.")]
-BackboneOption = Annotated[str | None, typer.Option(help="Backbone, in place of the protocol's.")]
-EpochsOption = Annotated[int | None, typer.Option(help="Epochs per task.")]
-BatchOption = Annotated[int | None, typer.Option(help="Images per batch.")]
-RateOption = Annotated[float | None, typer.Option(help="Learning rate.")]
-MomentumOption = Annotated[float | None, typer.Option(help="Momentum of SGD.")]
-HoldOutOption = Annotated[
-    float | None, typer.Option(help="Evaluate on this fraction of the training images, for tuning.")
-]
-EveryOption = Annotated[int | None, typer.Option(help="Also evaluate every so many epochs.")]
-SizeOption = Annotated[int | None, typer.Option(help="Side in pixels to which a folder's images are resized.")]
-DeviceOption = Annotated[str | None, typer.Option(help="auto, cpu or cuda.  [default: auto]")]
-PrecisionOption = Annotated[str | None, typer.Option(help="auto, fp32, tf32, bf16 or fp64.  [default: auto]")]
-OutOption = Annotated[Path | None, typer.Option(help="Folder for runs.  [default: runs]")]
-DataOption = Annotated[Path | None, typer.Option(help="Folder or archive of the dataset.")]
-RecipeOption = Annotated[Path | None, typer.Option(help="YAML file with any of these settings.")]
-TogetherOption = Annotated[int | None, typer.Option("--members", min=1, help="Most runs to train together.")]
-FreshOption = Annotated[bool, typer.Option("--fresh", help="Repeat runs that are already finished.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+def _option(kind: object, *names: str, **declared: Any) -> object:
+    return Annotated[kind, typer.Option(*names, **declared)]
+
+
+#: What `run` and `compare` share: all that a recipe may say, and how to go about it.
+SHARED = {
+    "scenario": _option(str | None, help="DATASET-TASKS, for instance digits-5 or folder:PATH-4."),
+    "memory": _option(int | None, help="Images the memory may hold."),
+    "seeds": _option(str | None, help="Seeds, for instance 0-4 or 0,2,5.  [default: 0]"),
+    "settings": _option(list[str] | None, "--set", help="A setting of the method or head, key=value."),
+    "epochs": _option(int | None, help="Epochs per task."),
+    "batch_size": _option(int | None, help="Images per batch."),
+    "rate": _option(float | None, help="Learning rate."),
+    "momentum": _option(float | None, help="Momentum of SGD."),
+    "backbone": _option(str | None, help="Backbone, in place of the protocol's."),
+    "head": _option(str | None, help="Head, in place of the method's own."),
+    "hold_out": _option(float | None, help="Evaluate on this fraction of the training images, for tuning."),
+    "evaluate_every": _option(int | None, help="Also evaluate every so many epochs."),
+    "image_size": _option(int | None, help="Side in pixels to which a folder's images are resized.  [default: 32]"),
+    "device": _option(str | None, help="auto, cpu or cuda.  [default: auto]"),
+    "precision": _option(str | None, help="auto, fp32, tf32, bf16 or fp64.  [default: auto]"),
+    "out": _option(Path | None, help="Folder for runs.  [default: runs]"),
+    "data": _option(Path | None, help="Folder or archive of the dataset."),
+    "recipe": _option(Path | None, help="YAML file with any of these settings."),
+    "members": _option(int | None, "--members", min=1, help="Most runs to train together."),
+    "fresh": _option(bool, "--fresh", help="Repeat runs that are already finished."),
+    "as_json": _option(bool, "--json", help="Print one JSON object and nothing else."),
+}
+NOT_IN_RECIPE = {"recipe", "settings", "fresh", "as_json", "members"}
+
+
+def shares_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the shared options; it receives them as keywords."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [item for item in signature.parameters.values() if item.kind is not inspect.Parameter.VAR_KEYWORD]
+    shared = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=False if get_args(kind)[0] is bool else None, annotation=kind
+        )
+        for name, kind in SHARED.items()
+    ]
+    command.__signature__ = signature.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]
+    return command
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+) -> None:
+    if version:
+        print(f"mdcg {__version__}")
+        raise typer.Exit
 
 
 @app.command()
+@shares_options
 def run(
-    scenario: ScenarioOption = None,
-    method: Annotated[str | None, typer.Option(help="Method, see 'mdcg list methods'.")] = None,
-    memory: MemoryOption = None,
-    seeds: SeedsOption = None,
-    settings: SetOption = None,
-    epochs: EpochsOption = None,
-    batch_size: BatchOption = None,
-    rate: RateOption = None,
-    momentum: MomentumOption = None,
-    backbone: BackboneOption = None,
-    head: HeadOption = None,
-    hold_out: HoldOutOption = None,
-    evaluate_every: EveryOption = None,
-    image_size: SizeOption = None,
-    device: DeviceOption = None,
-    precision: PrecisionOption = None,
-    out: OutOption = None,
-    data: DataOption = None,
-    recipe: RecipeOption = None,
-    members: TogetherOption = None,
-    fresh: FreshOption = False,
-    json_: JsonOption = False,
+    method: Annotated[str | None, typer.Option(help="Method, see 'mdcg list methods'.")] = None, **options: Any
 ) -> None:
     """Train one method on a scenario, once per seed. Given again, an interrupted command goes on where it was."""
-    options = dict(locals())
-    asked = _recipe(options)
+    asked = _recipe(options, method=method)
     if asked.methods:
         raise MdcgError("the recipe names several methods; give it to 'mdcg compare', or name one with --method.")
-    from mdcg.api import run_recipe
-
     name = asked.asked_methods()[0]
-    result = run_recipe(asked, fresh=fresh, quiet=json_, members=members)[name]
-    if json_:
+    result = _run(asked, options)[name]
+    if options["as_json"]:
         return _print_json(result.as_json())
     from mdcg.experiments.store import Store
     from mdcg.report.tables import accuracy_matrix, comparison
 
-    console = Console()
     over = f", mean over {len(result.records)} seeds" if len(result.records) > 1 else ""
-    console.print(accuracy_matrix(result.R.mean(0), f"{name} on {asked.scenario}: accuracy in percent on task{over}"))
-    console.print()
-    console.print(comparison({name: result}, ""))
+    print(f"{name} on {asked.scenario}, accuracy in percent on task{over}:\n")
+    Console().print(accuracy_matrix(result.R.mean(0)))
+    Console().print(comparison({name: result}, ""))
     for record in result.records:
         print(Store(asked.out).folder(record.spec))
     return None
 
 
 @app.command()
+@shares_options
 def compare(
-    scenario: ScenarioOption = None,
     methods: Annotated[str | None, typer.Option(help="Methods, for instance naive,replay,md-cg.")] = None,
-    memory: MemoryOption = None,
-    seeds: SeedsOption = None,
-    settings: SetOption = None,
-    epochs: EpochsOption = None,
-    batch_size: BatchOption = None,
-    rate: RateOption = None,
-    momentum: MomentumOption = None,
-    backbone: BackboneOption = None,
-    head: HeadOption = None,
-    hold_out: HoldOutOption = None,
-    evaluate_every: EveryOption = None,
-    image_size: SizeOption = None,
-    device: DeviceOption = None,
-    precision: PrecisionOption = None,
-    out: OutOption = None,
-    data: DataOption = None,
-    recipe: RecipeOption = None,
-    members: TogetherOption = None,
     report: Annotated[Path | None, typer.Option(help="Also write an HTML page to this file.")] = None,
-    fresh: FreshOption = False,
-    json_: JsonOption = False,
+    **options: Any,
 ) -> None:
     """Train several methods on a scenario and print a table, best first."""
-    options = dict(locals())
-    if methods is not None:
-        options["methods"] = [name.strip() for name in methods.split(",") if name.strip()]
-    asked = _recipe(options)
-    from mdcg.api import run_recipe
-    from mdcg.files import write_whole
-    from mdcg.report.page import page
+    named = None if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
+    asked = _recipe(options, methods=named)
+    results = _run(asked, options)
+    title = asked.scenario + (f", memory {asked.memory}" if asked.memory else "")
+    if report is not None:
+        from mdcg.files import write_whole
+        from mdcg.report.page import page
+
+        write_whole(report, page(results, title).encode())
+    if options["as_json"]:
+        return _print_json({"methods": {name: result.as_json() for name, result in results.items()}})
     from mdcg.report.tables import comparison
 
-    results = run_recipe(asked, fresh=fresh, quiet=json_, members=members)
-    memory_text = f", memory {asked.memory}" if asked.memory else ""
-    title = f"{asked.scenario}{memory_text}"
+    Console().print(comparison(results, title))
     if report is not None:
-        write_whole(report, page(results, title).encode())
-    if json_:
-        _print_json({"methods": {name: result.as_json() for name, result in results.items()}})
-    else:
-        Console().print(comparison(results, title))
-        if report is not None:
-            print(f"report: {report}")
+        print(f"report: {report}")
+    return None
 
 
 @app.command()
@@ -183,7 +172,7 @@ def list_(
 @data_app.command()
 def get(
     name: Annotated[str, typer.Argument(help="cifar10, cifar100 or tinyimagenet")],
-    data: DataOption = None,
+    data: Annotated[Path | None, typer.Option(help="Folder or archive of the dataset.")] = None,
 ) -> None:
     """Download a dataset where it is not at hand, verify it, and prepare its cache."""
     from mdcg.data import load
@@ -200,7 +189,7 @@ def get(
 @data_app.command()
 def verify(
     name: Annotated[str, typer.Argument(help="A dataset's name, or folder:PATH")],
-    data: DataOption = None,
+    data: Annotated[Path | None, typer.Option(help="Folder or archive of the dataset.")] = None,
 ) -> None:
     """Check every byte of a dataset and of its cache."""
     from mdcg.data import verify as verify_dataset
@@ -256,21 +245,27 @@ LISTS = {
     "backbones": _list_backbones,
     "heads": _list_heads,
 }
-NOT_IN_RECIPE = {"recipe", "settings", "fresh", "json_", "members", "report"}
 
 
-def _recipe(options: dict[str, Any]) -> Recipe:
+def _recipe(options: dict[str, Any], **methods: Any) -> Recipe:
     """The recipe file, overruled by what was given on the command line."""
     from mdcg.experiments.recipe import make_recipe, parse_settings, read_recipe
 
     keys: dict[str, Any] = read_recipe(options["recipe"]) if options["recipe"] else {}
-    given = {key: value for key, value in options.items() if key not in NOT_IN_RECIPE and value is not None}
+    said = {**options, **methods}
+    given = {key: value for key, value in said.items() if key not in NOT_IN_RECIPE and value is not None}
     if "method" in given:
         keys.pop("methods", None)
     keys |= given
     if options["settings"]:
         keys["set"] = {**(keys.get("set") or {}), **parse_settings(options["settings"])}
     return make_recipe(**keys)
+
+
+def _run(asked: Recipe, options: dict[str, Any]) -> dict[str, Result]:
+    from mdcg.api import run_recipe
+
+    return run_recipe(asked, fresh=options["fresh"], quiet=options["as_json"], members=options["members"])
 
 
 def _make_folder(path: Path) -> None:

@@ -63,9 +63,9 @@ def _runs(results: Mapping[str, Result]) -> str:
     return f"percent, mean ± sample std over {count} seeds" if count > 1 else "percent, one seed"
 
 
-def accuracy_matrix(R: Matrix, title: str) -> Table:
+def accuracy_matrix(R: Matrix) -> Table:
     """R as a coloured matrix: row i after learning task i, column j accuracy on task j."""
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 0), pad_edge=False)
+    table = Table(box=None, padding=(0, 0), pad_edge=False)
     table.add_column("after task ", justify="right")
     for task in range(len(R)):
         table.add_column(f"{task + 1}", justify="center", min_width=7)
@@ -92,12 +92,14 @@ def run_panel(record: Record, folder: str) -> RenderableType:
         settings.add_row(Text(key, style="dim"), Text(value))
     parts: list[RenderableType] = [
         Text(folder, style="bold"),
-        accuracy_matrix(record.R, "accuracy in percent on task"),
+        Text("accuracy in percent on task"),
+        accuracy_matrix(record.R),
         metrics,
         _classes(record),
         settings,
     ]
-    return Group(*[piece for part in parts for piece in (part, Text())])
+    spaced = [piece for part in parts for piece in (part, Text())]
+    return Group(*spaced[:-1])
 
 
 def _classes(record: Record) -> Table:
