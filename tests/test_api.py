@@ -86,6 +86,8 @@ def test_mistakes_in_python() -> None:
         mdcg.run(scenario="digits-2", method="naive", epoch=3)
     with pytest.raises(mdcg.MdcgError, match="'seeds' is wrong"):
         mdcg.run(scenario="digits-2", method="naive", seeds=[])
+    with pytest.raises(mdcg.MdcgError, match="for several see"):
+        mdcg.run(scenario="digits-2", methods=["naive"])
 
 
 def test_methods_learn(tmp_path: Path) -> None:

@@ -383,6 +383,7 @@ def test_a_changed_folder_is_read_again(photos: Path) -> None:
     after = load(f"folder:{photos}")
     assert len(after.train) == len(before.train) + 1
     assert after.fingerprint != before.fingerprint
+    assert len(list(cache.cache_folder().iterdir())) == 1  # the outdated cache is gone
 
 
 def test_rotated_photos_are_turned(tmp_path: Path) -> None:

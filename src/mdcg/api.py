@@ -13,6 +13,7 @@ import numpy as np
 
 from mdcg import metrics
 from mdcg.data import Dataset, load
+from mdcg.errors import MdcgError
 from mdcg.estimator import Learner
 from mdcg.experiments.recipe import Recipe, make_recipe
 from mdcg.experiments.runner import run_specs
@@ -105,9 +106,24 @@ def run(*, seeds: Iterable[int] | str | int = (0,), fresh: bool = False, quiet: 
     >>> result.R.shape
     (2, 2, 2)
     """
+    if "methods" in recipe:
+        raise MdcgError("mdcg.run takes one method=…; for several see mdcg.compare.")
+    (result,) = compare(seeds=seeds, fresh=fresh, quiet=quiet, **recipe).values()
+    return result
+
+
+def compare(
+    *, seeds: Iterable[int] | str | int = (0,), fresh: bool = False, quiet: bool = False, **recipe: Any
+) -> dict[str, Result]:
+    """The same for several methods=[…]: a result for each.
+
+    >>> import mdcg, tempfile
+    >>> asked = dict(methods=["naive", "replay"], memory=20, epochs=1, out=tempfile.mkdtemp())
+    >>> sorted(mdcg.compare(scenario="digits-2", **asked))
+    ['naive', 'replay']
+    """
     chosen = seeds if isinstance(seeds, str | int) else list(seeds)
-    asked = make_recipe(**recipe, seeds=chosen)
-    return run_recipe(asked, fresh=fresh, quiet=quiet)[asked.asked_methods()[0]]
+    return run_recipe(make_recipe(**recipe, seeds=chosen), fresh=fresh, quiet=quiet)
 
 
 def run_recipe(

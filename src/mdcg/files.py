@@ -29,12 +29,13 @@ def whole_file(path: Path) -> Iterator[Path]:
         partial.replace(path)
         _flush(path.parent)  # a rename is on disk only once its folder is
     except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise MdcgError(
+            f"cannot write {path}: {reason}; make room or choose a writable folder, then give the same command again."
+        ) from error
+    finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
-        raise MdcgError(
-            f"cannot write {path}: {getattr(error, 'strerror', None) or error}; make room or choose a writable "
-            "folder, then give the same command again."
-        ) from error
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -51,9 +52,21 @@ def _flush(path: Path) -> None:
 
 
 def remove_partial(folder: Path) -> None:
-    """Sweep up what a killed process left half-written."""
+    """Sweep up what killed processes left half-written."""
     for file in folder.glob(f".*{PARTIAL}"):
-        file.unlink(missing_ok=True)
+        owner = file.name.removesuffix(PARTIAL).rpartition(".")[2]
+        if not (owner.isdigit() and _is_running(int(owner))):
+            file.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # somebody else's
+    return True
 
 
 @contextlib.contextmanager

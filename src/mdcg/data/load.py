@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from mdcg.data.folder import Folder
 from mdcg.data.source import download, find
 from mdcg.data.tinyimagenet import TINYIMAGENET
 from mdcg.errors import MdcgError, unknown
+from mdcg.files import remove_partial
 
 DATASETS = {
     "digits": "1,797 handwritten digits, 8×8 grey, 10 classes, part of the installation",
@@ -75,16 +77,16 @@ def load(name: str, data: Path | None = None, size: int | None = None) -> Datase
     10
     """
     if name.startswith(FOLDER):
-        folder = Folder(Path(name.removeprefix(FOLDER)).expanduser(), _checked_size(size))
+        folder = Folder(Path(name.removeprefix(FOLDER)).expanduser().resolve(), _checked_size(size))
         pixels = Pixels(max(1, folder.size // 8), True)
-        return _dataset(name, _cached("folder", folder.stamp(), folder.read), pixels)
+        return _dataset(name, _cached("folder", folder.path, folder.stamp(), folder.read), pixels)
     if size is not None:
         raise MdcgError(f"the image size of {name} is fixed; leave out --image-size, which is for folders.")
     if name == "digits":
         return _dataset(name, read_digits(), Pixels(1, False))
     published, pixels = _published(name)
     path = _locate(published, data)
-    return _dataset(name, _cached(name, published.stamp(path), lambda: published.read(path)), pixels)
+    return _dataset(name, _cached(name, path, published.stamp(path), lambda: published.read(path)), pixels)
 
 
 def verify(name: str, data: Path | None = None) -> str:
@@ -95,7 +97,7 @@ def verify(name: str, data: Path | None = None) -> str:
     published, _ = _published(name)
     path = _locate(published, data, may_download=False)
     fresh = published.read(path)  # raises where a file is missing or altered
-    file = _cache_file(name, published.stamp(path))
+    file = _cache_file(name, path, published.stamp(path))
     cached = recall(file)
     if cached is not None and not (cached.digest == digest_of(cached) == digest_of(fresh)):
         file.unlink()
@@ -126,22 +128,26 @@ def _locate(published: Published, data: Path | None, may_download: bool = True) 
     found = find(root, published.folder, published.archive, published.probe)
     if found is None and not may_download:
         raise MdcgError(f"neither {published.folder} nor {published.archive} is in {root}; run 'mdcg data get' first.")
-    return found or download(published.url, published.md5, root)
+    return (found or download(published.url, published.md5, root)).resolve()
 
 
-def _cached(name: str, stamp: str, read: Callable[[], Arrays]) -> Arrays:
-    file = _cache_file(name, stamp)
+def _cached(name: str, source: Path, stamp: str, read: Callable[[], Arrays]) -> Arrays:
+    file = _cache_file(name, source, stamp)
     content = recall(file)
     if content is None:
         store(file, read())
+        for outdated in set(file.parent.glob(_cache_file(name, source, "*").name)) - {file}:
+            outdated.unlink(missing_ok=True)  # the source has changed since
+        remove_partial(file.parent)
         content = recall(file)
         if content is None:
             raise MdcgError(f"{file} could not be read back just after it was written; check the disk.")
     return content
 
 
-def _cache_file(name: str, stamp: str) -> Path:
-    return cache_folder() / f"{name}-{stamp}.safetensors"
+def _cache_file(name: str, source: Path, stamp: str) -> Path:
+    place = hashlib.blake2b(str(source).encode(), digest_size=6).hexdigest()
+    return cache_folder() / f"{name}-{place}-{stamp}.safetensors"
 
 
 def _dataset(name: str, content: Arrays, pixels: Pixels) -> Dataset:

@@ -12,7 +12,7 @@ from mdcg.data import Dataset
 from mdcg.estimator import Learner
 from mdcg.experiments.recipe import RunSpec
 from mdcg.experiments.store import Record, Store, environment
-from mdcg.files import locked, write_whole
+from mdcg.files import locked, remove_partial, write_whole
 from mdcg.train import state as states
 from mdcg.train.checkpoint import Checkpoints
 from mdcg.train.group import Group
@@ -113,6 +113,7 @@ def _train_group(
     with contextlib.ExitStack() as stack:
         for spec in specs:
             stack.enter_context(locked(store.folder(spec)))
+            remove_partial(store.folder(spec))
         if not (folder / MEMBERS).exists():
             write_whole(folder / MEMBERS, json.dumps(names).encode())
         stop = stack.enter_context(StopSignals())

@@ -24,6 +24,11 @@ class Model(nn.Module):
     def members(self) -> int:
         return len(self.seeds)
 
+    def statistics(self) -> list[Tensor]:
+        """The members' buffers, BatchNorm's running statistics above all; each has the leading axis K."""
+        kept = self.state_dict(keep_vars=True)
+        return [buffer for name, buffer in self.named_buffers() if name in kept]
+
     def grow(self, classes: int) -> None:
         """Make room for the next task's classes; new weights come from each member's own seed."""
         task = len(self.head.sizes)

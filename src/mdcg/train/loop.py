@@ -99,7 +99,7 @@ class Trainer:
     def train_step(self, state: State, draws: EpochDraws, step: int, active: Tensor | None = None) -> None:
         """One update of every member, or of the `active` (K,) ones."""
         x, labels = self.batch(draws, step)
-        at_rest = None if active is None else [buffer.clone() for buffer in state.model.buffers()]
+        at_rest = None if active is None else [buffer.clone() for buffer in state.model.statistics()]
         loss, logits = self.forward(state, x, labels)
         gradients = torch.autograd.grad(loss.sum(), state.optimizer.parameters, materialize_grads=True)
         state.optimizer.step(gradients, active)
@@ -191,6 +191,5 @@ class Trainer:
 @torch.no_grad()
 def _restore(state: State, buffers: list[Tensor], active: Tensor) -> None:
     """Put back the running statistics of members that rest."""
-    for buffer, before in zip(state.model.buffers(), buffers, strict=True):
-        if buffer.shape[:1] == active.shape:
-            buffer.copy_(torch.where(active.view(-1, *[1] * (buffer.ndim - 1)), buffer, before))
+    for buffer, before in zip(state.model.statistics(), buffers, strict=True):
+        buffer.copy_(torch.where(active.view(-1, *[1] * (buffer.ndim - 1)), buffer, before))
