@@ -125,11 +125,17 @@ def _train_group(
         try:
             trainer.train(state)
         except Stopped as stopped:
-            stopped.signal = stop.signal or stopped.signal
-            raise
+            raise _stopped_by(stop, stopped) from None
         for k, spec in enumerate(specs):
             store.write(_record(spec, group, state, k, compute), Learner.of(group, state, k))
         checkpoints.discard()
+        if stop.requested():  # too late to stop this group, but not to leave the next ones
+            raise _stopped_by(stop, Stopped(f"stopped after {_title(specs)}"))
+
+
+def _stopped_by(stop: StopSignals, stopped: Stopped) -> Stopped:
+    stopped.signal = stop.signal or stopped.signal
+    return stopped
 
 
 def _record(spec: RunSpec, group: Group, state: State, k: int, compute: Compute) -> Record:
