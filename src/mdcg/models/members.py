@@ -41,7 +41,9 @@ def one_by_one(module: nn.Module, x: Tensor) -> Tensor:
     # Views into the stacked state: gradients and running statistics find their way back.
     states = {name: value.split(1) for name, value in module.state_dict(keep_vars=True).items()}
     parts = [
-        functional_call(module, {name: slices[k] for name, slices in states.items()}, (x[k : k + 1],))
+        functional_call(
+            module, {name: slices[k] for name, slices in states.items()}, (x[k : k + 1],), tie_weights=False
+        )
         for k in range(members)
     ]
     return torch.cat(parts)

@@ -9,15 +9,13 @@ from mdcg.models.members import BatchNorm2d, Conv2d, fold, unfold
 
 
 class SmallConv(nn.Module):
-    """Three 3×3 convolutions with BatchNorm, one halving of the resolution, global average; 64 features."""
+    """Three 3×3 convolutions with BatchNorm, two halvings of the resolution, global average; 64 features."""
 
     def __init__(self, members: int, channels: int) -> None:
         super().__init__()
         self.members, self.features = members, 64
         widths = (channels, 16, 32, 64)
-        self.convs = nn.ModuleList(
-            Conv2d(members, widths[i], widths[i + 1], 3, stride=2 if i == 1 else 1) for i in range(3)
-        )
+        self.convs = nn.ModuleList(Conv2d(members, widths[i], widths[i + 1], 3, stride=2 if i else 1) for i in range(3))
         self.norms = nn.ModuleList(BatchNorm2d(members, width) for width in widths[1:])
 
     def forward(self, images: Tensor) -> Tensor:
