@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import mdcg
 from mdcg.data import load
 from mdcg.report.page import page
+from mdcg.tensors import pack
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +78,10 @@ def test_learner_refuses_what_it_cannot_use(result: mdcg.Result, tmp_path: Path)
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(mdcg.MdcgError, match="not a model saved by mdcg, or is damaged"):
         mdcg.Learner.load(path)
+    for tensors, header in (({}, {"version": 1}), ({"a": torch.zeros(1)}, {"version": 1, "sizes": "x"})):
+        path.write_bytes(pack(tensors, header))
+        with pytest.raises(mdcg.MdcgError, match="not a model saved by mdcg"):
+            mdcg.Learner.load(path)
     path.write_bytes(b"")
     with pytest.raises(mdcg.MdcgError, match="not a model saved by mdcg"):
         mdcg.Learner.load(path)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
+from rich.console import Console
 
-from tests.conftest import Cli
+from mdcg.data import load
+from mdcg.experiments.recipe import make_recipe
+from mdcg.methods import METHODS
+from mdcg.report.tables import accuracy_matrix
+from tests.conftest import Answer, Cli
 from tests.test_data import save_image
 
 QUICK = ["--scenario", "digits-2", "--epochs", "1"]
@@ -141,7 +149,7 @@ def test_help_does_not_wait_for_torch() -> None:
 
 
 def test_data_commands(cli: Cli) -> None:
-    assert "all readable" in cli("data", "verify", "digits").out
+    assert "1,797 images" in cli("data", "verify", "digits").out
     assert "1,438 training and 359 test images of 10 classes, ready" in cli("data", "get", "digits").out
 
 
@@ -153,6 +161,20 @@ BAD = [
     ("run --scenario digts-5 --method naive", "did you mean 'digits'"),
     ("run --scenario digits-7 --method naive", "ask for at most 5 tasks"),
     ("run --scenario digits-0 --method naive", "at least one task"),
+    ("run --scenario digits-² --method naive", "write DATASET-TASKS"),
+    ("run --scenario digits-99999999999 --method naive", "write DATASET-TASKS"),
+    ("run --scenario folder:~nobody-here/x-2 --method naive", "is not a usable path"),
+    (f"run --scenario folder:{'x' * 300}-2 --method naive", "File name too long"),
+    (f"run --scenario c10-5 --method naive --data {'x' * 300}", "File name too long"),
+    (f"show {'x' * 300}", "File name too long"),
+    ("run --scenario digits-5 --method naive --seeds 99999999999999999999999", "not a list of seeds"),
+    ("run --scenario digits-5 --method naive --seeds 9999999999", "seeds go from 0 to"),
+    ("run --scenario c10-5 --method replya", "did you mean 'replay'"),
+    ("run --scenario digits-5 --method md --memory 50 --set lam=2024-13-01", "'lam' is wrong"),
+    ("run --scenario digits-5 --method md --memory 50 --set lam=[[[[", "'lam' is wrong"),
+    ("run --scenario digits-5 --method md --memory 50 --set lam=true", "'lam' is wrong"),
+    ("run --scenario digits-5 --method md --memory 50 --set lam=1:30", "'lam' is wrong"),
+    (f"run --scenario digits-5 --method md-cg --memory 50 --set beta={'9' * 400}", "'beta' must be a number"),
     ("run --scenario folder:/no/such/place-2 --method naive", "there is no folder /no/such/place"),
     ("run --scenario c10-5 --method naive --data /no/such/place", "there is no folder /no/such/place"),
     ("run --scenario digits-5 --method md-cg", "needs a memory"),
@@ -175,10 +197,9 @@ BAD = [
     ("run --scenario digits-5 --method naive --precision fp8", "unknown precision 'fp8'"),
     ("run --scenario digits-5 --method md --memory 50 --set lamb=1", "did you mean 'lam'"),
     ("run --scenario digits-5 --method md --memory 50 --set lam=-1", "'lam' is wrong"),
-    ("run --scenario digits-5 --method md --memory 50 --set lam=.nan", "'lam' is wrong"),
+    ("run --scenario digits-5 --method md --memory 50 --set lam=nan", "'lam' is wrong"),
     ("run --scenario digits-5 --method md --memory 50 --set lam=high", "'lam' is wrong"),
     ("run --scenario digits-5 --method md --memory 50 --set lam", "not of the form key=value"),
-    ("run --scenario digits-5 --method md --memory 50 --set lam=[", "cannot be read"),
     ("run --scenario digits-5 --method md-cg --memory 50 --set beta=big", "'beta' must be a number"),
     ("run --scenario digits-5 --method md --memory 50 --set beta=1", "unknown setting"),
     ("run --recipe /no/such/file.yaml", "cannot read recipe"),
@@ -224,6 +245,9 @@ def test_mistakes_in_options(cli: Cli, words: list[str]) -> None:
         ("scenario: digits-5\nmethods: [naive, replay]\n", "names several methods"),
         ("scenario: digits-5\nmethod: naive\nset: 3\n", "'set' is wrong"),
         ("", "must be a list of"),
+        ("5: 3\n", "must be a list of"),
+        ("scenario: digits-5\nset: {lam: 2024-13-01}\n", "is not valid YAML"),
+        ("scenario: digits-5\nmethod: md\nset: {lam: [1]}\n", "must be a number, a word"),
     ],
 )
 def test_bad_recipes(cli: Cli, tmp_path: Path, text: str, told: str) -> None:
@@ -232,6 +256,82 @@ def test_bad_recipes(cli: Cli, tmp_path: Path, text: str, told: str) -> None:
     assert told in cli("run", "--recipe", recipe).sentence()
     recipe.write_bytes(b"\xff\xfe\x00binary")
     assert "is not a text file" in cli("run", "--recipe", recipe).sentence()
+
+
+def test_numbers_as_people_write_them(cli: Cli, runs: Path) -> None:
+    words = ["run", *QUICK, "--method", "md-cg", "--memory", 20, "--out", runs]
+    assert cli(*words, "--set", "beta=1e1", "--set", "lam=1").code == 0
+    (recipe,) = runs.glob("*/recipe.yaml")
+    assert yaml.safe_load(recipe.read_text())["set"] == {"lam": 1.0, "beta": 10.0, "gamma": 1.0}
+
+
+@pytest.mark.parametrize("method", METHODS.names())
+def test_a_saved_recipe_repeats_its_run(cli: Cli, runs: Path, method: str) -> None:
+    assert cli("run", *QUICK, "--method", method, "--memory", 30, "--out", runs).code == 0
+    (recipe,) = runs.glob("*/recipe.yaml")
+    assert cli("run", "--recipe", recipe, "--out", runs).code == 0
+    assert len(list(runs.glob("*/recipe.yaml"))) == 1
+
+
+def test_scenarios_have_one_spelling() -> None:
+    digits = load("digits")
+    specs = [make_recipe(scenario=name, method="md", memory=2000).resolve(digits) for name in ("c10-5", "cifar10-05")]
+    assert specs[0] == specs[1]
+    assert specs[0][0].hyperparameters == {"lam": 0.5}
+
+
+def test_wide_matrices_are_not_cut(cli: Cli, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    R = np.tril(np.arange(1.0, 626).reshape(25, 25) / 10)
+    R[np.triu_indices(25, 1)] = np.nan
+    with capsys.disabled():
+        console = Console(width=80, record=True, file=io.StringIO())
+        console.print(accuracy_matrix(R, 80))
+    text = console.export_text()
+    assert all(f"{value:.1f}" in text for value in R[-1])
+    assert max(len(line) for line in text.splitlines()) <= 80
+
+
+def test_titles_are_not_markup(cli: Cli, tmp_path: Path, runs: Path) -> None:
+    for c in range(4):
+        for i in range(4):
+            save_image(tmp_path / "pets[new][/x]" / str(c) / f"{i}.png", shade=20 + 50 * c)
+    words = ["--methods", "naive", "--epochs", 1, "--batch-size", 4, "--image-size", 8, "--backbone", "smallconv"]
+    answer = cli("compare", "--scenario", f"folder:{tmp_path / 'pets[new][/x]'}-2", *words, "--out", runs)
+    assert answer.code == 0, answer.err
+    assert "pets[new][/x]-2" in answer.out.replace("\n", "")
+
+
+def test_a_terminal_without_these_letters(runs: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mdcg", "list", "backbones"],
+        capture_output=True, check=True, env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )  # fmt: skip
+    assert b"resnet20" in done.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "--scenario", "folder:/PRIVATE/x-2", "--method", "naive"],
+        ["run", "--scenario", "folder:/PRIVATE-2", "--method", "naive"],
+        ["run", "--scenario", "c10-5", "--method", "naive", "--data", "/PRIVATE/x"],
+        ["run", "--scenario", "digits-5", "--method", "naive", "--out", "/PRIVATE/x"],
+        ["show", "/PRIVATE/x"],
+        ["data", "get", "cifar10", "--data", "/PRIVATE/x"],
+    ],
+)
+def test_no_permission(words: list[str], tmp_path: Path) -> None:
+    private = tmp_path / "private"
+    private.mkdir(mode=0o700)
+    # All that is needed is imported while we may still read it.
+    code = "import os; from mdcg import api, cli; api.load('digits'); os.setuid(65534); cli.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *[word.replace("/PRIVATE", str(private)) for word in words]],
+        capture_output=True, text=True, check=False, cwd="/", env={**os.environ, "MDCG_CACHE": "/nonexistent"},
+    )  # fmt: skip
+    assert Answer(done.returncode, done.stdout, done.stderr).sentence()
+    assert "Permission denied" in done.stderr or "there is no folder" in done.stderr
 
 
 def test_out_that_cannot_be_written(cli: Cli, tmp_path: Path) -> None:

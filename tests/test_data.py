@@ -138,8 +138,22 @@ def test_altered_and_truncated_files_are_named(small_cifar: Small, as_archive: b
     assert len(load(name, root).train) > 0
 
 
+def test_damaged_class_names(small_cifar: Small) -> None:
+    name, made, _, root = small_cifar
+    for content in (b"one\ntwo\n", b"\xff\xfe\x00"):
+        (root / made.folder / made.names).write_bytes(content)
+        with pytest.raises(MdcgError, match=rf"{made.names} holds \d class names in place of {made.classes}"):
+            load(name, root)
+
+
 def test_missing_file_and_missing_folder(small_cifar: Small) -> None:
     name, made, _, root = small_cifar
+    first = root / made.folder / next(iter(made.train))
+    content = first.read_bytes()
+    first.unlink()
+    with pytest.raises(MdcgError, match=f"lacks {first.name}"):
+        verify(name, root)
+    first.write_bytes(content)
     (root / made.folder / next(iter(made.test))).unlink()
     with pytest.raises(MdcgError, match=rf"lacks {next(iter(made.test))}"):
         load(name, root)
@@ -263,7 +277,8 @@ def write_tiny(root: Path) -> TinyImageNet:
         for file in folder.rglob("*")
         if file.is_file() and _wanted(file.relative_to(folder).as_posix())
     }
-    return dataclasses.replace(TINYIMAGENET, digest=_digest(files))
+    val = [tuple(line.split("\t")[:2]) for line in annotations]
+    return dataclasses.replace(TINYIMAGENET, digest=_digest(files, wnids, val))
 
 
 @pytest.fixture
@@ -300,9 +315,41 @@ def test_incomplete_tinyimagenet(small_tiny: Path) -> None:
     (folder / "train/n01/images/n01_2.JPEG").unlink()
     with pytest.raises(MdcgError, match="incomplete or altered"):
         load("tinyimagenet", small_tiny)
+    (folder / "train/n01/images/n01_2.JPEG").write_bytes(b"")
+    with pytest.raises(MdcgError, match="incomplete or altered"):
+        load("tinyimagenet", small_tiny)
     (folder / "words.txt").unlink()
     with pytest.raises(MdcgError, match=r"lacks words.txt"):
         load("tinyimagenet", small_tiny)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("wnids.txt", "n01\nn02\nn03"),  # another order: other class numbers
+        ("wnids.txt", "n01\nn02"),
+        ("val/val_annotations.txt", "val_00.JPEG\tn03\n"),
+        ("val/val_annotations.txt", "val_00.JPEG\n\n"),
+    ],
+)
+def test_altered_labels_of_tinyimagenet(small_tiny: Path, name: str, text: str) -> None:
+    (small_tiny / "tiny-imagenet-200" / name).write_text(text)
+    with pytest.raises(MdcgError, match="incomplete or altered"):
+        load("tinyimagenet", small_tiny)
+
+
+def test_encrypted_zip(small_tiny: Path) -> None:
+    archive = small_tiny / "tiny-imagenet-200.zip"
+    zip_folder(small_tiny / "tiny-imagenet-200", archive)
+    content = bytearray(archive.read_bytes())
+    for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):  # set the flag that says "encrypted"
+        start = content.find(mark)
+        while start >= 0:
+            content[start + offset] |= 1
+            start = content.find(mark, start + 4)
+    archive.write_bytes(content)
+    with pytest.raises(MdcgError, match="damaged or cut short"):
+        load("tinyimagenet", archive)
 
 
 @pytest.mark.parametrize("kind", ["up", "link"])
@@ -367,7 +414,14 @@ def test_folder_with_train_and_test(photos: Path) -> None:
     first_five = dataset.train.images[dataset.train.labels == 1][:5]  # RGB, L, CMYK, 16-bit, RGBA of shade 200
     assert (first_five.float() - 200).abs().max() <= 2
     assert dataset.mean[0] == pytest.approx(dataset.train.images[..., 0].double().mean().item() / 255)
-    assert "all readable" in verify(f"folder:{photos}")
+    assert "and so is its cache" in verify(f"folder:{photos}", size=16)
+    (file,) = cache.cache_folder().glob("*.safetensors")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert "was damaged and has been removed" in verify(f"folder:{photos}", size=16)
+    load(f"folder:{photos}", size=16)
+    load(f"folder:{photos}", size=24)
+    assert len(list(cache.cache_folder().glob("*.safetensors"))) == 2  # sizes do not drive each other out
 
 
 def test_folder_split_for_the_user(photos: Path) -> None:
@@ -419,11 +473,24 @@ def test_bad_folders(photos: Path, tmp_path: Path) -> None:
     broken.write_bytes(whole.getvalue()[:900])
     assert "not a readable image" in told(f"folder:{photos}")
     broken.unlink()
+    Image.fromarray(np.zeros((4, 4), np.float32)).save(photos / "train/cat/deep.tiff")
+    assert "floating-point" in told(f"folder:{photos}")
+    (photos / "train/cat/deep.tiff").unlink()
+    (photos / "train/cat/gone.png").symlink_to("/no/such/file")
+    assert "gone.png: No such file" in told(f"folder:{photos}")
+    (photos / "train/cat/gone.png").unlink()
     (photos / "train/empty").mkdir()
     assert "holds no image" in told(f"folder:{photos}")
     save_image(photos / "train/empty/one.png")
     assert "has no folder in" in told(f"folder:{photos}")
     assert "holds a single image" in told(f"folder:{photos / 'train'}")
+
+
+def test_names_of_any_bytes(tmp_path: Path) -> None:
+    for name in (b"caf\xe9", b"th\xe9"):
+        for i in range(3):
+            save_image(tmp_path / os.fsdecode(name) / f"{i}\udce9.png")
+    assert load(f"folder:{tmp_path}").class_names == ("caf\ufffd", "th\ufffd")
 
 
 def test_unknown_dataset_and_size() -> None:

@@ -14,6 +14,7 @@ from mdcg.draws import Purpose, stream
 from mdcg.errors import MdcgError
 from mdcg.models import build_backbone, build_model
 from mdcg.models.backbones import BACKBONES, MEMBERED, register_backbone
+from mdcg.train.optimizer import SGD
 
 
 class PlainBlock(nn.Module):
@@ -158,12 +159,35 @@ def test_any_module_can_be_a_backbone() -> None:
         (lambda c: nn.Sequential(user_net(c), nn.Dropout()), "no dropout"),
         (lambda c: nn.Conv2d(c, 4, 3), r"must give \(2, features\)"),
         (lambda c: nn.Linear(7, 2), "failed on images of shape"),
+        (lambda c: nn.BatchNorm1d(c), "failed on images of shape"),
     ],
 )
 def test_unfit_backbones_are_refused(factory: object, complaint: str) -> None:
     register_backbone("unfit", factory)  # type: ignore[arg-type]
     with pytest.raises(MdcgError, match=complaint):
         build_backbone("unfit", (3, 8, 8), rngs([0]))
+
+
+@pytest.mark.usefixtures("_forget_registrations")
+def test_frozen_parameters_stay() -> None:
+    def half_frozen(channels: int) -> nn.Module:
+        net = user_net(channels)
+        net[0].requires_grad_(False)  # type: ignore[index]
+        return net
+
+    register_backbone("frozen", half_frozen)
+    model = build_model("frozen", "incremental", (3, 8, 8), [0, 1])
+    model.grow(2)
+    optimizer = SGD(0.1, 0.8)
+    optimizer.follow(model.named_parameters())
+    assert "backbone.0__weight" not in optimizer.velocity
+    assert "backbone.5__weight" in optimizer.velocity
+    torch.autograd.grad(model.logits(torch.randn(2, 4, 3, 8, 8)).sum(), optimizer.parameters)
+
+
+def test_built_in_names_are_taken() -> None:
+    with pytest.raises(MdcgError, match="already a backbone named 'resnet20'"):
+        register_backbone("resnet20", user_net)
 
 
 def test_unknown_backbone() -> None:

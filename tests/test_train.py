@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
+from mdcg.data import load
 from mdcg.draws import Purpose, stream
 from mdcg.errors import MdcgError
+from mdcg.experiments import Store, run_specs
+from mdcg.experiments.recipe import make_recipe
 from mdcg.memory import Memory
+from mdcg.tensors import pack, unpack
 from mdcg.train import state as states
 from mdcg.train.augment import Pixels
 from mdcg.train.epoch import draw_epoch, steps_per_epoch
@@ -19,6 +24,7 @@ from mdcg.train.evaluate import evaluate
 from mdcg.train.loop import Trainer
 from mdcg.train.optimizer import SGD
 from mdcg.train.precision import Compute, compute
+from mdcg.train.signals import Stopped
 from tests.conftest import toy_dataset, toy_group
 
 CPU64 = Compute(torch.device("cpu"), "fp64")
@@ -198,6 +204,44 @@ def test_a_loss_that_is_not_finite_is_said() -> None:
         MdcgError, match=r"the loss of seed 4 is not finite in task 1, epoch \d; lower the learning rate"
     ):
         Trainer(group, compute("cpu", "fp32")).train(states.fresh(group, compute("cpu", "fp32")))
+
+
+@pytest.mark.parametrize("method", ["naive", "replay", "md-cg"])
+def test_stopped_at_any_step(method: str) -> None:
+    """Stopped in the middle of an epoch, saved, and gone on with: the same bits as if nothing had happened."""
+    group = toy_group(toy_dataset([20, 33, 25, 20]), method, [(0, 9, {}), (1, 12, {})], tasks=2)
+    machine = compute("cpu", "fp32")
+    undisturbed = Trainer(group, machine).train(states.fresh(group, machine))
+    total = Trainer(group, machine).total_steps()
+    saved: list[tuple[dict[str, torch.Tensor], states.Row]] = []
+    for stop_at in range(1, total, 3):
+        left = iter([False] * stop_at + [True])
+        stopping = Trainer(group, machine, lambda *dumped: saved.append(dumped), left.__next__)
+        with pytest.raises(Stopped):
+            stopping.train(states.fresh(group, machine))
+        tensors, values = unpack(pack(*saved[-1]))
+        state = states.revive(tensors, values, group, machine)
+        assert stopping.steps_done(state) == stop_at
+        state = Trainer(group, machine).train(state)
+        for name, value in undisturbed.model.state_dict().items():
+            assert torch.equal(state.model.state_dict()[name], value), (stop_at, name)
+        assert state.history == undisturbed.history
+        assert (state.correct == undisturbed.correct).all()
+
+
+def test_one_diverging_member_does_not_harm_the_others(tmp_path: Path) -> None:
+    words = {"scenario": "digits-2", "memory": 30, "epochs": 2, "out": tmp_path, "device": "cpu"}
+    asked = [make_recipe(method="md", set={"lam": lam}, **words) for lam in (0.5, 1e38)]
+    dataset = load("digits")
+    specs = [spec for recipe in asked for spec in recipe.resolve(dataset)]
+    assert len({spec.group_key() for spec in specs}) == 1
+    with pytest.raises(MdcgError, match="the loss of seed 0 is not finite in task 2"):
+        run_specs(specs, dataset, compute("cpu", "fp32"), tmp_path)
+    good, bad = (Store(tmp_path).finished(spec) for spec in specs)
+    assert bad is None
+    assert good is not None
+    alone = run_specs(specs[:1], dataset, compute("cpu", "fp32"), tmp_path / "alone")
+    assert alone[0].correct == good.correct
 
 
 def test_bf16_trains_with_float32_parameters() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -96,7 +97,14 @@ class Result:
 METRICS = ("ACC", "BWT", "BWT_final", "forgetting")
 
 
-def run(*, seeds: Iterable[int] | str | int = (0,), fresh: bool = False, quiet: bool = False, **recipe: Any) -> Result:
+def run(
+    *,
+    seeds: Iterable[int] | str | int = (0,),
+    members: int | None = None,
+    fresh: bool = False,
+    quiet: bool = False,
+    **recipe: Any,
+) -> Result:
     """Train one method for each seed, or take up the runs that are already there.
 
     Keywords are those of `Recipe`: scenario, method, memory, epochs, backbone, set, …
@@ -108,12 +116,17 @@ def run(*, seeds: Iterable[int] | str | int = (0,), fresh: bool = False, quiet: 
     """
     if "methods" in recipe:
         raise MdcgError("mdcg.run takes one method=…; for several see mdcg.compare.")
-    (result,) = compare(seeds=seeds, fresh=fresh, quiet=quiet, **recipe).values()
+    (result,) = compare(seeds=seeds, members=members, fresh=fresh, quiet=quiet, **recipe).values()
     return result
 
 
 def compare(
-    *, seeds: Iterable[int] | str | int = (0,), fresh: bool = False, quiet: bool = False, **recipe: Any
+    *,
+    seeds: Iterable[int] | str | int = (0,),
+    members: int | None = None,
+    fresh: bool = False,
+    quiet: bool = False,
+    **recipe: Any,
 ) -> dict[str, Result]:
     """The same for several methods=[…]: a result for each.
 
@@ -122,8 +135,8 @@ def compare(
     >>> sorted(mdcg.compare(scenario="digits-2", **asked))
     ['naive', 'replay']
     """
-    chosen = seeds if isinstance(seeds, str | int) else list(seeds)
-    return run_recipe(make_recipe(**recipe, seeds=chosen), fresh=fresh, quiet=quiet)
+    chosen = seeds if isinstance(seeds, str | int) else [operator.index(seed) for seed in seeds]
+    return run_recipe(make_recipe(**recipe, seeds=chosen), fresh=fresh, quiet=quiet, members=members)
 
 
 def run_recipe(
@@ -131,6 +144,7 @@ def run_recipe(
 ) -> dict[str, Result]:
     """All runs of a recipe, by method."""
     machine = compute(recipe.device, recipe.precision)
+    recipe.check_names()
     dataset = load_for(recipe)
     specs = recipe.resolve(dataset)
     records = run_specs(specs, dataset, machine, recipe.out, fresh=fresh, quiet=quiet, members=members, warn=_warn)

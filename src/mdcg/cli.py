@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import json
 import os
 import sys
@@ -109,8 +110,9 @@ def run(
 
     over = f", mean over {len(result.records)} seeds" if len(result.records) > 1 else ""
     print(f"{name} on {asked.scenario}, accuracy in percent on task{over}:\n")
-    Console().print(accuracy_matrix(result.R.mean(0)))
-    Console().print(comparison({name: result}, ""))
+    console = Console()
+    console.print(accuracy_matrix(result.R.mean(0), console.width))
+    console.print(comparison({name: result}, ""))
     for record in result.records:
         print(Store(asked.out).folder(record.spec))
     return None
@@ -153,7 +155,8 @@ def show(
     from mdcg.report.tables import run_panel
 
     folder = Store(out).find(run)
-    Console().print(run_panel(read_record(folder), str(folder)))
+    console = Console()
+    console.print(run_panel(read_record(folder), str(folder), console.width))
 
 
 @app.command(name="list")
@@ -176,8 +179,10 @@ def get(
 ) -> None:
     """Download a dataset where it is not at hand, verify it, and prepare its cache."""
     from mdcg.data import load
+    from mdcg.data.load import PUBLISHED
+    from mdcg.data.source import ARCHIVES
 
-    if data is not None:
+    if data is not None and name in PUBLISHED and not data.name.endswith(ARCHIVES):
         _make_folder(data)
     dataset = load(name, data)
     print(
@@ -190,11 +195,12 @@ def get(
 def verify(
     name: Annotated[str, typer.Argument(help="A dataset's name, or folder:PATH")],
     data: Annotated[Path | None, typer.Option(help="Folder or archive of the dataset.")] = None,
+    image_size: Annotated[int | None, typer.Option(help="For a folder: as given when training.")] = None,
 ) -> None:
     """Check every byte of a dataset and of its cache."""
     from mdcg.data import verify as verify_dataset
 
-    print(verify_dataset(name, data))
+    print(verify_dataset(name, data, image_size))
 
 
 def _list_methods() -> list[tuple[str, str]]:
@@ -258,20 +264,25 @@ def _recipe(options: dict[str, Any], **methods: Any) -> Recipe:
         keys.pop("methods", None)
     keys |= given
     if options["settings"]:
-        keys["set"] = {**(keys.get("set") or {}), **parse_settings(options["settings"])}
+        in_file = keys.get("set")
+        keys["set"] = {**(in_file if isinstance(in_file, dict) else {}), **parse_settings(options["settings"])}
     return make_recipe(**keys)
 
 
 def _run(asked: Recipe, options: dict[str, Any]) -> dict[str, Result]:
     from mdcg.api import run_recipe
 
-    return run_recipe(asked, fresh=options["fresh"], quiet=options["as_json"], members=options["members"])
+    try:
+        return run_recipe(asked, fresh=options["fresh"], members=options["members"])
+    except Stopped as stopped:
+        again = "the same command without --fresh" if options["fresh"] else "the same command again"
+        print(f"mdcg: {stopped}; give {again} to go on.", file=sys.stderr)
+        raise SystemExit(128 + stopped.signal) from None
 
 
 def _make_folder(path: Path) -> None:
     try:
-        if not path.suffix:
-            path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise MdcgError(f"cannot create {path}: {error.strerror}; choose another folder with --data.") from error
 
@@ -282,15 +293,19 @@ def _print_json(content: dict[str, Any]) -> None:
 
 def main() -> None:
     """Run the command line: what a person can mend is one sentence and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without these letters is no reason to fail
     try:
         app()
-    except MdcgError as error:
-        print(f"mdcg: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-    except Stopped as stopped:
-        print(f"mdcg: {stopped}; give the same command again to go on.", file=sys.stderr)
-        raise SystemExit(128 + stopped.signal) from None
     except BrokenPipeError:
         # The reader (for instance `head`) has left; there is nobody to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
+    except MdcgError as error:
+        print(f"mdcg: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"mdcg: {where}{error.strerror or error}; check the path and its permissions.", file=sys.stderr)
+        raise SystemExit(2) from None

@@ -137,17 +137,21 @@ class Learner:
             model = _empty_model(
                 header["backbone"], header["head"], header["head_settings"], header["shape"], seed, sizes
             )
-            model.to(next(value.dtype for value in weights.values() if value.is_floating_point()))
-            model.load_state_dict(weights)
+            model.to(weights["head.classifier.weight"].dtype).load_state_dict(weights)
+            memory = None
+            if "memory.images" in tensors:
+                memory = Exemplars(tensors["memory.images"], tensors["memory.positions"])
+            learner = cls(model=model, memory=memory, **header)
+            if len(learner.classes) != model.head.classes:
+                raise ValueError("its class names do not fit its outputs")
         except OSError as error:
             raise MdcgError(f"cannot read {path}: {error.strerror}; check the path.") from error
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            reason = str(error).splitlines()[0]
+        except MdcgError:
+            raise  # an unknown backbone or head says so itself
+        except Exception as error:  # a header with anything in it
+            reason = (str(error) or type(error).__name__).splitlines()[0]
             raise MdcgError(f"{path} is not a model saved by mdcg, or is damaged ({reason}).") from error
-        memory = None
-        if "memory.images" in tensors:
-            memory = Exemplars(tensors["memory.images"], tensors["memory.positions"])
-        return cls(model=model, memory=memory, **header)
+        return learner
 
     def _checked(self, images: npt.ArrayLike | Tensor) -> Tensor:
         x = images if isinstance(images, Tensor) else torch.from_numpy(np.ascontiguousarray(images))

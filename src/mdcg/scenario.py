@@ -7,6 +7,7 @@ the same for every member of a group whatever its seed.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -37,10 +38,6 @@ class Scenario:
     @classmethod
     def build(cls, classes: int, tasks: int, seed: int) -> Scenario:
         return cls(class_order(classes, seed), task_sizes(classes, tasks))
-
-    @property
-    def tasks(self) -> int:
-        return len(self.sizes)
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -89,8 +86,19 @@ def parse(name: str) -> tuple[str, int]:
     ('folder:/data/birds-v2', 4)
     """
     dataset, dash, tasks = name.rpartition("-")
-    if not dash or not dataset or not tasks.isdigit():
+    if not dash or not dataset or not re.fullmatch(r"[0-9]{1,6}", tasks):
         raise MdcgError(
             f"'{name}' is not a scenario: write DATASET-TASKS, for instance digits-5, c10-5 or folder:PATH-4."
         )
     return ALIASES.get(dataset, dataset), int(tasks)
+
+
+def canonical(name: str) -> str:
+    """The one spelling of a scenario.
+
+    >>> canonical("cifar10-05")
+    'c10-5'
+    """
+    dataset, tasks = parse(name)
+    short = {long: alias for alias, long in ALIASES.items()}
+    return f"{short.get(dataset, dataset)}-{tasks}"

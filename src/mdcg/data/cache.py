@@ -34,6 +34,8 @@ class Arrays:
     test_images: Tensor
     test_labels: Tensor
     class_names: tuple[str, ...]
+    mean: tuple[float, ...]  # of the training images, per channel, pixels in 0..1
+    std: tuple[float, ...]
     digest: str = ""
 
     def tensors(self) -> dict[str, Tensor]:
@@ -62,11 +64,34 @@ def arrays(
         torch.from_numpy(np.ascontiguousarray(test_x)),
         torch.from_numpy(np.asarray(test_y, np.int64)),
         tuple(class_names),
+        *_statistics(train_x),
     )
 
 
+def _statistics(images: npt.NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel, from exact counts of the 256 pixel values."""
+    levels = np.arange(256) / 255
+    means, stds = [], []
+    for channel in range(images.shape[-1]):
+        count = sum(
+            np.bincount(images[start : start + 4096, ..., channel].reshape(-1), minlength=256)
+            for start in range(0, len(images), 4096)
+        )
+        share = count / np.sum(count)
+        mean = float(share @ levels)
+        means.append(mean)
+        stds.append(max(float(np.sqrt(share @ (levels - mean) ** 2)), 1e-3))
+    return tuple(means), tuple(stds)
+
+
 def store(path: Path, content: Arrays) -> None:
-    values = {"version": VERSION, "class_names": content.class_names, "digest": digest_of(content)}
+    values = {
+        "version": VERSION,
+        "class_names": content.class_names,
+        "mean": content.mean,
+        "std": content.std,
+        "digest": digest_of(content),
+    }
     with whole_file(path) as partial:
         save_file(content.tensors(), partial, header_of(values))
 
@@ -81,7 +106,8 @@ def recall(path: Path) -> Arrays | None:
             if values["version"] != VERSION:
                 return None
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-            return Arrays(**tensors, class_names=tuple(values["class_names"]), digest=values["digest"])
+            names, mean, std = (tuple(values[key]) for key in ("class_names", "mean", "std"))
+            return Arrays(**tensors, class_names=names, mean=mean, std=std, digest=values["digest"])
     except (SafetensorError, KeyError, TypeError, ValueError):
         return None  # cut short or foreign: made anew from the source
     except OSError as error:

@@ -27,6 +27,7 @@ class Cifar:
     train: dict[str, str]  # file: sha1
     test: dict[str, str]
     names: str  # file with the class names
+    classes: int
     label_bytes: int
 
     @property
@@ -61,7 +62,12 @@ class Cifar:
                     f"{path / name} is altered or cut short (its sha1 is not {expected}); "
                     f"get {self.archive} again with 'mdcg data get'."
                 )
-        names = files[self.names].decode().split()
+        names = files[self.names].decode(errors="replace").split()
+        if len(names) != self.classes:
+            raise MdcgError(
+                f"{path / self.names} holds {len(names)} class names in place of {self.classes}; "
+                f"get {self.archive} again with 'mdcg data get'."
+            )
         train = self._decode(b"".join(files[name] for name in self.train))
         test = self._decode(b"".join(files[name] for name in self.test))
         return arrays(train, test, names)
@@ -85,6 +91,7 @@ CIFAR10 = Cifar(
     },
     test={"test_batch.bin": "67eb016db431130d61cd03c7ad570b013799c88c"},
     names="batches.meta.txt",
+    classes=10,
     label_bytes=1,
 )
 
@@ -95,5 +102,6 @@ CIFAR100 = Cifar(
     train={"train.bin": "e207cd2e05b73b1393c74c7f5e7bea451d63e08e"},
     test={"test.bin": "8fb6623e830365ff53cf14adec797474f5478006"},
     names="fine_label_names.txt",
+    classes=100,
     label_bytes=2,
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +20,23 @@ def decode(content: bytes, name: str, size: int | None = None) -> Pixels:
     try:
         with Image.open(io.BytesIO(content)) as opened:
             image = ImageOps.exif_transpose(opened)
-            if image.mode.startswith("I;16"):  # PIL would clip 16-bit grey at 255 instead of scaling it
-                image = Image.fromarray((np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8))
+            if image.mode == "F":
+                raise ValueError("its pixels are floating-point numbers, convert it to 8 or 16 bits")
+            if image.mode.startswith("I"):  # 16 bits, which PIL would clip at 255 instead of scaling
+                grey = np.asarray(image).astype(np.int64).clip(0, 65535) >> 8
+                image = Image.fromarray(grey.astype(np.uint8))
             image = image.convert("RGB")
             if size is not None and image.size != (size, size):
                 image = image.resize((size, size), Image.Resampling.BILINEAR)
             return np.asarray(image)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except Exception as error:  # a decoder meets anything: besides its own errors also struct's, zlib's, …
         raise MdcgError(f"{name} is not a readable image ({error}); repair or remove it.") from error
+
+
+def decode_all(count: int, read: Callable[[int], tuple[bytes, str]], size: int) -> Pixels:
+    """Many images of one size; `read` gives the content and name of each, by number."""
+    images = np.empty((count, size, size, 3), np.uint8)
+    with ThreadPoolExecutor() as pool:
+        for row, image in enumerate(pool.map(lambda row: decode(*read(row), size), range(count))):
+            images[row] = image
+    return images

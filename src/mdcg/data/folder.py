@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 
 from mdcg.data.cache import Arrays, arrays
-from mdcg.data.decode import Pixels, decode
+from mdcg.data.decode import Pixels, decode_all
 from mdcg.data.source import stamp
 from mdcg.draws import Ints, Purpose, hold_out
 from mdcg.errors import MdcgError
@@ -51,19 +52,25 @@ class Folder:
     def read(self) -> Arrays:
         images, labels = self._load(self.train)
         if self.is_split:
-            return arrays((images, labels), self._load(self.test), self.names)
+            return arrays((images, labels), self._load(self.test), self._readable_names())
         train, test = hold_out(labels, TEST_FRACTION, 0, Purpose.TEST_SPLIT)
-        return arrays((images[train], labels[train]), (images[test], labels[test]), self.names)
+        return arrays((images[train], labels[train]), (images[test], labels[test]), self._readable_names())
+
+    def _readable_names(self) -> list[str]:
+        """Folder names may be any bytes; what is not UTF-8 is shown with replacement characters."""
+        return [os.fsencode(name).decode(errors="replace") for name in self.names]
 
     def _load(self, classes: dict[str, list[Path]]) -> tuple[Pixels, Ints]:
         files = [(file, label) for label, name in enumerate(self.names) for file in classes[name]]
-        images = np.empty((len(files), self.size, self.size, 3), np.uint8)
-        for row, (file, _) in enumerate(files):
+
+        def content(row: int) -> tuple[bytes, str]:
+            file = files[row][0]
             try:
-                images[row] = decode(file.read_bytes(), str(file), self.size)
+                return file.read_bytes(), str(file)
             except OSError as error:
                 raise MdcgError(f"cannot read {file}: {error.strerror}; check its permissions.") from error
-        return images, np.array([label for _, label in files], np.int64)
+
+        return decode_all(len(files), content, self.size), np.array([label for _, label in files], np.int64)
 
 
 def _classes(root: Path) -> dict[str, list[Path]]:

@@ -8,9 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-import numpy as np
-import torch
-
 from mdcg.data.cache import Arrays, cache_folder, digest_of, recall, store
 from mdcg.data.cifar import CIFAR10, CIFAR100
 from mdcg.data.dataset import Dataset, Split
@@ -77,9 +74,9 @@ def load(name: str, data: Path | None = None, size: int | None = None) -> Datase
     10
     """
     if name.startswith(FOLDER):
-        folder = Folder(Path(name.removeprefix(FOLDER)).expanduser().resolve(), _checked_size(size))
+        folder = _folder(name, size)
         pixels = Pixels(max(1, folder.size // 8), True)
-        return _dataset(name, _cached("folder", folder.path, folder.stamp(), folder.read), pixels)
+        return _dataset(name, _cached(f"folder{folder.size}", folder.path, folder.stamp(), folder.read), pixels)
     if size is not None:
         raise MdcgError(f"the image size of {name} is fixed; leave out --image-size, which is for folders.")
     if name == "digits":
@@ -89,21 +86,36 @@ def load(name: str, data: Path | None = None, size: int | None = None) -> Datase
     return _dataset(name, _cached(name, path, published.stamp(path), lambda: published.read(path)), pixels)
 
 
-def verify(name: str, data: Path | None = None) -> str:
+def verify(name: str, data: Path | None = None, size: int | None = None) -> str:
     """Check every byte of a dataset's source and of its cache; says what was checked."""
-    if name == "digits" or name.startswith(FOLDER):
-        dataset = load(name, data)
-        return f"{name}: {len(dataset.train):,} training and {len(dataset.test):,} test images, all readable."
-    published, _ = _published(name)
-    path = _locate(published, data, may_download=False)
-    fresh = published.read(path)  # raises where a file is missing or altered
-    file = _cache_file(name, path, published.stamp(path))
+    if name == "digits":
+        content = read_digits()
+        return f"digits: {len(content.train_labels) + len(content.test_labels):,} images, part of scikit-learn."
+    if name.startswith(FOLDER):
+        folder = _folder(name, size)
+        path, fresh = folder.path, folder.read()
+        file = _cache_file(f"folder{folder.size}", path, folder.stamp())
+    else:
+        published, _ = _published(name)
+        path = _locate(published, data, may_download=False)
+        fresh = published.read(path)  # raises where a file is missing or altered
+        file = _cache_file(name, path, published.stamp(path))
     cached = recall(file)
     if cached is not None and not (cached.digest == digest_of(cached) == digest_of(fresh)):
         file.unlink()
         return f"{name}: {path} is whole; its cache {file} was damaged and has been removed."
     images = len(fresh.train_labels) + len(fresh.test_labels)
     return f"{name}: {path} is whole, {images:,} images" + (", and so is its cache." if cached else ".")
+
+
+def _folder(name: str, size: int | None) -> Folder:
+    try:
+        path = Path(name.removeprefix(FOLDER)).expanduser().resolve()
+        return Folder(path, _checked_size(size))
+    except (RuntimeError, ValueError) as error:  # ~nobody, or a name with a NUL in it
+        raise MdcgError(f"'{name}' is not a usable path ({error}); check it.") from error
+    except OSError as error:
+        raise MdcgError(f"cannot read {path}: {error.strerror}; check the path and its permissions.") from error
 
 
 def _published(name: str) -> tuple[Published, Pixels]:
@@ -146,37 +158,19 @@ def _cached(name: str, source: Path, stamp: str, read: Callable[[], Arrays]) -> 
 
 
 def _cache_file(name: str, source: Path, stamp: str) -> Path:
-    place = hashlib.blake2b(str(source).encode(), digest_size=6).hexdigest()
+    place = hashlib.blake2b(os.fsencode(source), digest_size=6).hexdigest()
     return cache_folder() / f"{name}-{place}-{stamp}.safetensors"
 
 
 def _dataset(name: str, content: Arrays, pixels: Pixels) -> Dataset:
-    mean, std = pixels.mean, pixels.std
-    if mean is None or std is None:
-        mean, std = _statistics(content.train_images)
     return Dataset(
         name=name,
         train=Split(content.train_images, content.train_labels.numpy()),
         test=Split(content.test_images, content.test_labels.numpy()),
         class_names=content.class_names,
-        mean=mean,
-        std=std,
+        mean=pixels.mean or content.mean,
+        std=pixels.std or content.std,
         padding=pixels.padding,
         flip=pixels.flip,
         fingerprint=content.digest or digest_of(content),
     )
-
-
-def _statistics(images: torch.Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel, from exact counts of the 256 pixel values."""
-    levels = np.arange(256) / 255
-    means, stds = [], []
-    for channel in range(images.shape[-1]):
-        count = np.zeros(256)
-        for chunk in images[..., channel].split(8192):
-            count += np.bincount(chunk.numpy().reshape(-1), minlength=256)
-        share = count / count.sum()
-        mean = float(share @ levels)
-        means.append(mean)
-        stds.append(max(float(np.sqrt(share @ (levels - mean) ** 2)), 1e-3))
-    return tuple(means), tuple(stds)

@@ -7,6 +7,8 @@ their folder, or are links, is refused whole.
 from __future__ import annotations
 
 import hashlib
+import lzma
+import os
 import tarfile
 import zipfile
 import zlib
@@ -18,16 +20,18 @@ import pooch
 from mdcg.errors import MdcgError
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
-DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, OSError)
+DAMAGED = (
+    *(tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, OSError),
+    *(RuntimeError, NotImplementedError),  # zipfile's words for encrypted and for exotic archives
+)
 
 
 def find(root: Path, folder: str, archive: str, inside: str) -> Path | None:
-    """The dataset below `root`: `root` itself if it holds the file `inside`, its folder, or its archive."""
-    if root.is_file():
+    """The dataset below `root`: its folder, its archive, or `root` itself if it is that folder."""
+    if root.is_file() or root.name == folder or (root / inside).exists():
         return root
-    for candidate in (root, root / folder):
-        if (candidate / inside).exists():
-            return candidate
+    if (root / folder).is_dir():
+        return root / folder
     return root / archive if (root / archive).is_file() else None
 
 
@@ -60,6 +64,8 @@ def read(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes
         raise MdcgError(f"{path} is neither a folder nor a .tar.gz or .zip archive; give one of these.")
     try:
         yield from (_read_zip if path.suffix == ".zip" else _read_tar)(path, wanted)
+    except PermissionError as error:
+        raise MdcgError(f"cannot read {path}: {error.strerror}; check its permissions.") from error
     except DAMAGED as error:
         raise MdcgError(
             f"{path} is damaged or cut short ({error}); delete it and run 'mdcg data get' again."
@@ -114,6 +120,9 @@ def stamp(paths: list[Path], extra: str = "") -> str:
     """A short digest of names, sizes and times: changes when the files do, without reading them."""
     digest = hashlib.blake2b(extra.encode(), digest_size=10)
     for path in paths:
-        status = path.stat()
-        digest.update(f"{path}|{status.st_size}|{status.st_mtime_ns}\n".encode())
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise MdcgError(f"cannot read {path}: {error.strerror}; repair or remove it.") from error
+        digest.update(os.fsencode(path) + f"|{status.st_size}|{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from mdcg.data.cache import Arrays, arrays
-from mdcg.data.decode import Pixels, decode
+from mdcg.data.decode import Pixels, decode_all
 from mdcg.data.source import read, stamp
 from mdcg.errors import MdcgError
 
@@ -23,7 +20,7 @@ class TinyImageNet:
     url: str
     md5: str  # of the archive
     folder: str
-    digest: str  # of all its images, see `_digest`
+    digest: str  # of its images and labels, see `_digest`
 
     probe = WNIDS
 
@@ -45,33 +42,30 @@ class TinyImageNet:
         return stamp([*lists, path / "val/images", *sorted((path / "train").glob("*/images"))])
 
     def read(self, path: Path) -> Arrays:
+        """Read and verify all images and labels, from the unpacked folder or the archive."""
         files = dict(read(path, _wanted))
         for name in (WNIDS, WORDS, VAL):
             if name not in files:
                 raise MdcgError(f"{path} lacks {name}; get {self.archive} again with 'mdcg data get'.")
-        if _digest(files) != self.digest:
+        wnids = _lines(files[WNIDS])
+        val = [tuple(line.split("\t")[:2]) for line in _lines(files[VAL])]
+        if _digest(files, wnids, val) != self.digest:
             raise MdcgError(
-                f"{path} is incomplete or altered ({len(files) - 3:,} images found, and not those of "
-                f"{self.archive}); unpack it again, or remove it and run 'mdcg data get'."
+                f"{path} is incomplete or altered ({len(files) - 3:,} images found; these, {WNIDS} and {VAL} are not "
+                f"all those of {self.archive}); unpack it again, or remove it and run 'mdcg data get'."
             )
-        wnids = files[WNIDS].decode().split()
         label = {wnid: number for number, wnid in enumerate(wnids)}
-        words = dict(line.split("\t", 1) for line in files[WORDS].decode().splitlines() if "\t" in line)
+        words = dict(line.split("\t", 1) for line in _lines(files[WORDS]) if "\t" in line)
         names = [words.get(wnid, wnid).split(",")[0].strip() for wnid in wnids]
-        val = dict(line.split("\t")[:2] for line in files[VAL].decode().splitlines())
         train = sorted(name for name in files if name.startswith("train/"))
-        test = [f"val/images/{name}" for name in sorted(val)]
+        test = {f"val/images/{name}": label[wnid] for name, wnid in sorted(val)}
 
         def pixels(chosen: list[str]) -> Pixels:
-            images = np.empty((len(chosen), SIDE, SIDE, 3), np.uint8)
-            with ThreadPoolExecutor() as pool:
-                for row, image in enumerate(pool.map(lambda name: decode(files[name], str(path / name), SIDE), chosen)):
-                    images[row] = image
-            return images
+            return decode_all(len(chosen), lambda row: (files[chosen[row]], str(path / chosen[row])), SIDE)
 
         return arrays(
             (pixels(train), [label[name.split("/")[1]] for name in train]),
-            (pixels(test), [label[val[name.rsplit("/", 1)[1]]] for name in test]),
+            (pixels(list(test)), list(test.values())),
             names,
         )
 
@@ -81,11 +75,16 @@ def _wanted(name: str) -> bool:
     return images or name in (WNIDS, WORDS, VAL)
 
 
-def _digest(files: dict[str, bytes]) -> str:
-    """sha1 over the names and sha1s of all images, in order of name."""
+def _lines(content: bytes) -> list[str]:
+    return [line for line in content.decode(errors="replace").splitlines() if line.strip()]
+
+
+def _digest(files: dict[str, bytes], wnids: list[str], val: list[tuple[str, ...]]) -> str:
+    """sha1 over the names and sha1s of all images, the order of the classes and the labels of the val images."""
     whole = hashlib.sha1()
     for name in sorted(name for name in files if name.endswith(".JPEG")):
         whole.update(name.encode() + hashlib.sha1(files[name]).digest())
+    whole.update("\n".join([*wnids, *("\t".join(pair) for pair in sorted(val))]).encode())
     return whole.hexdigest()
 
 
@@ -93,5 +92,5 @@ TINYIMAGENET = TinyImageNet(
     url="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
     md5="90528d7ca1a48142e341f4ef8d21d0de",
     folder="tiny-imagenet-200",
-    digest="84b37ca42076dbc339816f1813b59e299c6ff31a",
+    digest="050686d31ac4c1841d3942d67495ddc9dc16a88b",
 )

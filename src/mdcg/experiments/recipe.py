@@ -12,18 +12,19 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from mdcg.data import Dataset
+from mdcg.data.load import FOLDER
 from mdcg.errors import MdcgError, unknown
 from mdcg.experiments.protocol import protocol
 from mdcg.methods import METHODS, Method
 from mdcg.methods.base import shared_settings
 from mdcg.models import HEADS
 from mdcg.models.backbones import backbone_names
-from mdcg.scenario import parse, task_sizes
+from mdcg.scenario import canonical, parse, task_sizes
 from mdcg.train.group import Member, Training
 from mdcg.train.precision import PRECISIONS
 
 Value = bool | int | float | str
-FORMAT = 1
+FORMAT = 1  # part of a run's identity: raise it when a change alters what runs compute
 
 
 class RunSpec(BaseModel):
@@ -49,10 +50,6 @@ class RunSpec(BaseModel):
     hold_out: float
     evaluate_every: int
     seed: int
-
-    @property
-    def dataset(self) -> str:
-        return parse(self.scenario)[0]
 
     def digest(self) -> str:
         return _digest(self.model_dump())
@@ -92,6 +89,8 @@ class RunSpec(BaseModel):
     def as_recipe(self) -> dict[str, Any]:
         """The recipe that repeats this run."""
         hidden = {"format", "fingerprint", "hyperparameters", "head_settings", "seed"}
+        if not self.memory:
+            hidden.add("memory")
         return {
             **self.model_dump(exclude=hidden),
             "seeds": [self.seed],
@@ -128,20 +127,33 @@ class Recipe(BaseModel):
     out: Path = Path("runs")
     data: Path | None = None
 
+    @field_validator("scenario")
+    @classmethod
+    def _canonical(cls, value: str) -> str:
+        return canonical(value)
+
+    @field_validator("out", "data")
+    @classmethod
+    def _home(cls, value: Path | None) -> Path | None:
+        try:
+            return value.expanduser() if value else value
+        except RuntimeError as error:
+            raise ValueError(str(error)) from error
+
     @field_validator("seeds", mode="before")
     @classmethod
     def _seeds(cls, value: object) -> object:
-        if isinstance(value, int) and not isinstance(value, bool):
-            return [value]
-        return parse_seeds(value) if isinstance(value, str) else value
+        if isinstance(value, str):
+            return parse_seeds(value)
+        return [value] if isinstance(value, int) and not isinstance(value, bool) else value
 
     @field_validator("seeds")
     @classmethod
     def _seeds_usable(cls, value: list[int]) -> list[int]:
         if not value:
             raise ValueError("give at least one seed")
-        if min(value) < 0:
-            raise ValueError("seeds start at 0")
+        if min(value) < 0 or max(value) >= 2**31:
+            raise ValueError("seeds go from 0 to 2147483647")
         return list(dict.fromkeys(value))
 
     @field_validator("set")
@@ -167,12 +179,23 @@ class Recipe(BaseModel):
 
     def resolve(self, dataset: Dataset) -> list[RunSpec]:
         """Every run asked for, method by method, seed by seed."""
+        self.check_names()
+        return [self._resolve_one(name, seed, dataset) for name in self.asked_methods() for seed in self.seeds]
+
+    def check_names(self) -> None:
+        """All that can be said to be wrong before the dataset is loaded."""
         names = self.asked_methods()
         for key in self.set:
             if not any(key in _settings_of(name, self.head) for name in names):
                 known = sorted({setting for name in names for setting in _settings_of(name, self.head)})
                 raise unknown(f"setting of {', '.join(names)}", key, known)
-        return [self._resolve_one(name, seed, dataset) for name in names for seed in self.seeds]
+        for name in names:
+            if METHODS[name].uses_memory and self.memory is None:
+                raise MdcgError(f"{name} needs a memory; give its size in images, for instance --memory 500.")
+        if self.head:
+            HEADS[self.head]
+        if self.backbone and self.backbone not in backbone_names():
+            raise unknown("backbone", self.backbone, backbone_names())
 
     def _resolve_one(self, name: str, seed: int, dataset: Dataset) -> RunSpec:
         kind = METHODS[name]
@@ -180,9 +203,6 @@ class Recipe(BaseModel):
         task_sizes(dataset.classes, tasks)
         head = self.head or kind.head
         usual = protocol(self.scenario, dataset)
-        backbone = self.backbone or usual.backbone
-        if backbone not in backbone_names():
-            raise unknown("backbone", backbone, backbone_names())
         memory = self._memory(name, dataset)
         given = {key: value for key, value in self.set.items() if key in kind.model_fields}
         try:
@@ -194,13 +214,13 @@ class Recipe(BaseModel):
         return RunSpec(
             scenario=self.scenario,
             fingerprint=dataset.fingerprint,
-            image_size=self.image_size,
+            image_size=dataset.shape[1] if dataset.name.startswith(FOLDER) else None,
             method=name,
             hyperparameters=method.model_dump(),
             memory=memory,
             head=head,
             head_settings=settings,
-            backbone=backbone,
+            backbone=self.backbone or usual.backbone,
             epochs=self.epochs or usual.epochs,
             batch_size=self.batch_size or usual.batch_size,
             rate=self.rate or usual.rate,
@@ -212,10 +232,8 @@ class Recipe(BaseModel):
         )
 
     def _memory(self, name: str, dataset: Dataset) -> int:
-        if not METHODS[name].uses_memory:
+        if self.memory is None or not METHODS[name].uses_memory:
             return 0
-        if self.memory is None:
-            raise MdcgError(f"{name} needs a memory; give its size in images, for instance --memory 500.")
         if self.memory < dataset.classes:
             raise MdcgError(
                 f"a memory of {self.memory} cannot hold one image of each of the {dataset.classes} classes; "
@@ -232,10 +250,10 @@ def read_recipe(path: Path) -> dict[str, Any]:
         raise MdcgError(f"cannot read recipe {path}: {error.strerror}; check the path.") from error
     except UnicodeDecodeError as error:
         raise MdcgError(f"recipe {path} is not a text file; give a YAML file.") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an impossible date, for instance
         reason = " ".join(str(error).split())
         raise MdcgError(f"recipe {path} is not valid YAML ({reason}); correct it.") from error
-    if not isinstance(content, dict):
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise MdcgError(f"recipe {path} must be a list of 'key: value' lines, for instance 'scenario: digits-5'.")
     return content
 
@@ -270,7 +288,7 @@ def parse_seeds(text: str) -> list[int]:
     """
     seeds: list[int] = []
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
+        match = re.fullmatch(r"\s*([0-9]{1,12})(?:\s*-\s*([0-9]{1,12}))?\s*", part)
         if not match:
             raise MdcgError(f"'{text}' is not a list of seeds; write for instance 0-4 or 0,2,5.")
         first, last = int(match[1]), int(match[2] or match[1])
@@ -281,17 +299,27 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def parse_settings(texts: list[str]) -> dict[str, Value]:
-    """`--set key=value` options; values are read as YAML would."""
+    """`--set key=value` options.
+
+    >>> parse_settings(["lam=1e-1", "flag=true", "kind=fast"])
+    {'lam': 0.1, 'flag': True, 'kind': 'fast'}
+    """
     settings: dict[str, Value] = {}
     for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key.strip() or not value.strip():
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or not key or not value:
             raise MdcgError(f"'--set {text}' is not of the form key=value, for instance --set lam=0.1.")
-        try:
-            settings[key.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise MdcgError(f"the value in '--set {text}' cannot be read; write for instance lam=0.1.") from error
+        settings[key] = _read_value(value)
     return settings
+
+
+def _read_value(text: str) -> Value:
+    if re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+        return int(text)
+    try:
+        return float(text)
+    except ValueError:
+        return {"true": True, "false": False}.get(text.lower(), text)
 
 
 def _settings_of(method: str, head: str | None) -> list[str]:

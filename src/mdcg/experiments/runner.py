@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import torch
+
 from mdcg.data import Dataset
+from mdcg.errors import MdcgError
 from mdcg.estimator import Learner
 from mdcg.experiments.recipe import RunSpec
 from mdcg.experiments.store import Record, Store, environment
 from mdcg.files import locked, remove_partial, write_whole
 from mdcg.train import state as states
-from mdcg.train.checkpoint import Checkpoints
+from mdcg.train.checkpoint import DONE, MEMBERS, Checkpoints
 from mdcg.train.group import Group
 from mdcg.train.loop import Trainer
 from mdcg.train.precision import Compute
@@ -23,7 +27,6 @@ from mdcg.train.signals import Stopped, StopSignals
 from mdcg.train.state import State
 
 GROUPS = ".groups"  # checkpoints of unfinished groups, below the store
-MEMBERS = "members.json"
 
 
 def run_specs(
@@ -39,13 +42,14 @@ def run_specs(
 ) -> list[Record]:
     """Finish every run that is not finished yet; their records, in the order asked for.
 
-    Runs that can share a group train together, at most `members` at a time.
+    Runs that can share a group train together, at most `members` at a time; `fresh` repeats finished ones.
     """
     store = Store(out)
-    if fresh:
-        _forget(store, specs)
-    for group in plan(store, specs, members or default_members(dataset, compute)):
-        _train_group(group, store, dataset, compute, quiet, warn)
+    failures: list[str] = []
+    for group in plan(store, specs, members or default_members(dataset, compute), fresh, warn):
+        failures += _train_group(group, store, dataset, compute, fresh, quiet, warn)
+    if failures:
+        raise MdcgError(" ".join(failures))
     records = [store.finished(spec) for spec in specs]
     return [record for record in records if record is not None]
 
@@ -55,42 +59,51 @@ def default_members(dataset: Dataset, compute: Compute) -> int:
     return 64 if compute.device.type == "cuda" or dataset.shape[1] <= 16 else 1
 
 
-def plan(store: Store, specs: Sequence[RunSpec], most: int) -> list[list[RunSpec]]:
+def plan(
+    store: Store,
+    specs: Sequence[RunSpec],
+    most: int,
+    fresh: bool = False,
+    warn: Callable[[str], None] = lambda text: None,
+) -> list[list[RunSpec]]:
     """Groups to train: first those that were begun and not finished, as they were; then new ones."""
     asked = {spec.name: spec for spec in specs}
+    open_ = {name: spec for name, spec in asked.items() if fresh or store.finished(spec) is None}
     groups: list[list[RunSpec]] = []
-    for names in _begun(store):
-        if all(name in asked for name in names):
-            groups.append([asked.pop(name) for name in names])
+    for folder, names in [] if fresh else _begun(store):
+        if not any(name in open_ for name in names):
+            if all(name in asked for name in names):  # all of it was finished in other company
+                Checkpoints(folder, warn).discard()
+        elif all(name in asked for name in names):
+            together = [asked[name] for name in names]
+            if len({spec.group_key() for spec in together}) == 1:
+                groups.append(together)
+                open_ = {name: spec for name, spec in open_.items() if name not in names}
+        else:
+            warn(
+                f"{len(names)} runs were begun together and not finished, among them some asked for now; these "
+                "start anew. To go on with all of them, ask for all of them as before."
+            )
     new: dict[str, list[RunSpec]] = {}
-    for spec in asked.values():
-        if store.finished(spec) is None:
-            new.setdefault(spec.group_key(), []).append(spec)
+    for spec in open_.values():
+        new.setdefault(spec.group_key(), []).append(spec)
     for together in new.values():
         groups += [together[start : start + most] for start in range(0, len(together), most)]
     return groups
 
 
-def _begun(store: Store) -> list[list[str]]:
-    """Run names of each unfinished group."""
+def _begun(store: Store) -> list[tuple[Path, list[str]]]:
+    """Folder and run names of each unfinished group."""
     found = []
-    for path in sorted((store.root / GROUPS).glob(f"*/{MEMBERS}")):
+    for folder in sorted((store.root / GROUPS).glob("*")):
+        if folder.name.endswith(DONE):
+            shutil.rmtree(folder, ignore_errors=True)
+            continue
         with contextlib.suppress(OSError, ValueError):
-            names = json.loads(path.read_text())
-            if isinstance(names, list) and names:
-                found.append([str(name) for name in names])
+            names = json.loads((folder / MEMBERS).read_text())
+            if isinstance(names, list) and len(set(map(str, names))) == len(names) > 0:
+                found.append((folder, [str(name) for name in names]))
     return found
-
-
-def _forget(store: Store, specs: Sequence[RunSpec]) -> None:
-    names = {spec.name for spec in specs}
-    with contextlib.ExitStack() as locks:
-        for spec in specs:
-            locks.enter_context(locked(store.folder(spec)))
-            store.forget(spec)
-        for group in _begun(store):
-            if names & set(group):
-                Checkpoints(_group_folder(store, group), lambda text: None).discard()
 
 
 def _group_folder(store: Store, names: Sequence[str]) -> Path:
@@ -103,9 +116,11 @@ def _train_group(
     store: Store,
     dataset: Dataset,
     compute: Compute,
+    fresh: bool,
     quiet: bool,
     warn: Callable[[str], None],
-) -> None:
+) -> list[str]:
+    """Train a group to its end and store its runs; what went wrong with single members."""
     group = Group(specs[0].training(), tuple(spec.member() for spec in specs), dataset)
     names = [spec.name for spec in specs]
     folder = _group_folder(store, names)
@@ -114,23 +129,54 @@ def _train_group(
         for spec in specs:
             stack.enter_context(locked(store.folder(spec)))
             remove_partial(store.folder(spec))
+        if fresh:
+            checkpoints.discard()
+            for spec in specs:
+                store.forget(spec)
+        elif all(store.finished(spec) for spec in specs):  # by another process, since the plan was made
+            checkpoints.discard()
+            return []
         if not (folder / MEMBERS).exists():
             write_whole(folder / MEMBERS, json.dumps(names).encode())
         stop = stack.enter_context(StopSignals())
         progress = stack.enter_context(Progress(_title(specs), quiet))
-        trainer = Trainer(group, compute, checkpoints.save, stop.requested, progress)
-        saved = checkpoints.newest()
-        state = states.revive(*saved, group, compute) if saved else states.fresh(group, compute)
-        progress.begin(trainer.total_steps(), trainer.steps_done(state))
-        try:
-            trainer.train(state)
-        except Stopped as stopped:
-            raise _stopped_by(stop, stopped) from None
+        with _memory_errors_explained(len(specs)):
+            trainer = Trainer(group, compute, checkpoints.save, stop.requested, progress)
+            state = _restored(checkpoints, group, compute) or states.fresh(group, compute)
+            progress.begin(trainer.total_steps(), trainer.steps_done(state))
+            try:
+                trainer.train(state)
+            except Stopped as stopped:
+                raise _stopped_by(stop, stopped) from None
+        failures = state.failures(group)
         for k, spec in enumerate(specs):
-            store.write(_record(spec, group, state, k, compute), Learner.of(group, state, k))
+            if k not in failures:
+                store.write(_record(spec, group, state, k, compute), Learner.of(group, state, k))
         checkpoints.discard()
         if stop.requested():  # too late to stop this group, but not to leave the next ones
             raise _stopped_by(stop, Stopped(f"stopped after {_title(specs)}"))
+        return list(failures.values())
+
+
+def _restored(checkpoints: Checkpoints, group: Group, compute: Compute) -> State | None:
+    while (saved := checkpoints.newest()) is not None:
+        file, tensors, values = saved
+        try:
+            return states.revive(tensors, values, group, compute)
+        except (RuntimeError, KeyError, TypeError, ValueError) as error:
+            checkpoints.refuse(file, f"it does not fit this network: {str(error).splitlines()[0]}")
+    return None
+
+
+@contextlib.contextmanager
+def _memory_errors_explained(members: int) -> Iterator[None]:
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        fewer = f"--members {max(1, members // 2)} or " if members > 1 else ""
+        raise MdcgError(f"the memory is too small for this; try {fewer}a smaller --batch-size.") from error
 
 
 def _stopped_by(stop: StopSignals, stopped: Stopped) -> Stopped:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 import mdcg
 from mdcg import metrics
@@ -50,6 +50,22 @@ class Record(BaseModel):
     seconds: float  # this run's share of its group's time
     members: int = 1  # runs that were trained together
     environment: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Record:
+        if self.format > FORMAT:
+            raise ValueError("it was written by a newer version of mdcg")
+        classes, tasks = sum(self.sizes), len(self.sizes)
+        lengths = {len(self.order), len(self.class_names), len(self.total), *map(len, self.correct)}
+        if (
+            not tasks
+            or min(self.sizes) < 1
+            or len(self.correct) != tasks
+            or lengths != {classes}
+            or min(self.total) < 1
+        ):
+            raise ValueError("its parts do not fit together")
+        return self
 
     @property
     def R(self) -> Matrix:

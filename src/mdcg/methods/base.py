@@ -49,7 +49,7 @@ class Method(BaseModel):
     `float` field holds one value per member, shape (K,); fields of other types are shared by all.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     head: ClassVar[str] = "incremental"  # the head it uses unless another is asked for
     uses_memory: ClassVar[bool] = False  # from task 2 on, every step brings a batch from memory

@@ -1,13 +1,12 @@
 """Backbones and heads, each holding K members in one module. Knows nothing of losses or data."""
 
-from mdcg.models.backbones import BACKBONES, Backbone, build_backbone, register_backbone
+from mdcg.models.backbones import BACKBONES, build_backbone, register_backbone
 from mdcg.models.heads import HEADS, Head
 from mdcg.models.model import Model, build_model
 
 __all__ = [
     "BACKBONES",
     "HEADS",
-    "Backbone",
     "Head",
     "Model",
     "build_backbone",

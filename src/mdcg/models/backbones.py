@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
+from mdcg.errors import MdcgError, unknown
 from mdcg.models.members import Conv2d
 from mdcg.models.resnet import resnet18, small_resnet
 from mdcg.models.smallconv import SmallConv
 from mdcg.models.stacked import Stacked, member_seeds
 from mdcg.registry import Registry
-
-
-class Backbone(Protocol):
-    """Maps images (K, batch, C, H, W) to features (K, batch, F)."""
-
-    members: int
-    features: int
-
-    def __call__(self, images: Tensor) -> Tensor: ...
-
 
 MEMBERED: dict[str, Callable[[int, int], nn.Module]] = {
     **{f"resnet{depth}": partial(small_resnet, depth) for depth in (20, 32, 44, 56)},
@@ -50,6 +40,8 @@ def register_backbone(name: str, factory: Callable[[int], nn.Module]) -> None:
     ...     return nn.Sequential(nn.Conv2d(channels, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     >>> register_backbone("tiny", tiny)
     """
+    if name in MEMBERED:
+        raise MdcgError(f"there is already a backbone named '{name}'; choose another name.")
     BACKBONES.register(name)(factory)
 
 
@@ -61,8 +53,6 @@ def build_backbone(name: str, shape: tuple[int, int, int], rngs: Sequence[np.ran
     """K members of a backbone, each initialised by its own generator."""
     if name not in MEMBERED:
         if name not in BACKBONES.names():
-            from mdcg.errors import unknown
-
             raise unknown("backbone", name, backbone_names())
         return Stacked(BACKBONES[name], shape, member_seeds(rngs))
     backbone = MEMBERED[name](len(rngs), shape[0])

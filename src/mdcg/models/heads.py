@@ -68,8 +68,8 @@ class CascadedGates(Head):
     def __init__(self, members: int, features: int, gamma: Sequence[float], beta: Sequence[float]) -> None:
         super().__init__(members, features)
         self.gates = Linear(members, features)
-        self.register_buffer("gamma", torch.tensor(gamma, dtype=torch.float32))  # (K,)
-        self.register_buffer("beta", torch.tensor(beta, dtype=torch.float32))  # (K,)
+        self.register_buffer("gamma", torch.tensor(gamma, dtype=torch.float64))  # (K,)
+        self.register_buffer("beta", torch.tensor(beta, dtype=torch.float64))  # (K,)
         self.register_buffer("incidence", torch.zeros(0, 0), persistent=False)  # (gates, classes), 0 or 1
 
     def grow(self, classes: int, head_rngs: Rngs, gate_rngs: Rngs) -> None:

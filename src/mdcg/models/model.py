@@ -20,10 +20,6 @@ class Model(nn.Module):
         super().__init__()
         self.backbone, self.head, self.seeds = backbone, head, tuple(seeds)
 
-    @property
-    def members(self) -> int:
-        return len(self.seeds)
-
     def statistics(self) -> list[Tensor]:
         """The members' buffers, BatchNorm's running statistics above all; each has the leading axis K."""
         kept = self.state_dict(keep_vars=True)
@@ -57,6 +53,7 @@ def build_model(
     shape: tuple[int, int, int],
     seeds: Sequence[int],
     settings: Mapping[str, Sequence[float]] | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> Model:
     """K members with an empty head; `settings` gives the head's settings, one value per member.
 
@@ -69,4 +66,4 @@ def build_model(
     kind = HEADS[head]
     chosen = {name: [default] * len(seeds) for name, (default, _) in kind.settings.items()}
     chosen |= {name: list(values) for name, values in (settings or {}).items()}
-    return Model(body, kind(len(seeds), body.features, **chosen), seeds)  # type: ignore[arg-type]
+    return Model(body, kind(len(seeds), body.features, **chosen), seeds).to(dtype)  # type: ignore[arg-type]

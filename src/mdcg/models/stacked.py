@@ -15,7 +15,8 @@ from mdcg.errors import MdcgError
 class Stacked(nn.Module):
     """K independently initialised copies of a module that maps (batch, C, H, W) to (batch, features).
 
-    The module may hold BatchNorm; its statistics are kept per member. It may not draw random numbers of its
+    The module may hold BatchNorm; its statistics are kept per member. Parameters that do not require gradients
+    stay as they are. It may not draw random numbers of its
     own (dropout): a run must not depend on which others train beside it.
     """
 
@@ -27,11 +28,13 @@ class Stacked(nn.Module):
                 torch.manual_seed(seed)
                 copies.append(factory(shape[0]))
         parameters, buffers = stack_module_state(copies)
+        trainable = dict(copies[0].named_parameters())
         # Held apart from torch's registration: it is the pattern that runs, the stacked state that learns.
         self._pattern = [copies[0].to("meta")]
         self.names = {_flat(name): name for name in (*parameters, *buffers)}
         for name, value in parameters.items():
-            self.register_parameter(_flat(name), nn.Parameter(value.detach().clone()))
+            learns = trainable[name].requires_grad
+            self.register_parameter(_flat(name), nn.Parameter(value.detach().clone(), requires_grad=learns))
         for name, value in buffers.items():
             self.register_buffer(_flat(name), value.clone())
         self.members = len(seeds)
@@ -54,8 +57,8 @@ class Stacked(nn.Module):
         try:
             with torch.no_grad():
                 out = self(torch.zeros(self.members, 2, *shape))
-        except RuntimeError as error:
-            reason = str(error).strip().splitlines()[0]
+        except Exception as error:  # whatever a user's module may raise
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise MdcgError(
                 f"the backbone failed on images of shape {shape}: {reason} A backbone maps (batch, C, H, W) to "
                 "(batch, features) and draws no random numbers of its own (no dropout)."

@@ -16,6 +16,7 @@ from mdcg.api import Result
 from mdcg.experiments.store import Record
 from mdcg.metrics import Matrix
 
+CELL = 6  # characters of one entry of R
 COLUMNS = {"ACC": "ACC ↑", "BWT": "BWT", "BWT_final": "BWT-final", "forgetting": "forgetting ↓"}
 
 
@@ -44,7 +45,7 @@ def best_first(results: Mapping[str, Result]) -> list[tuple[str, Result]]:
 def comparison(results: Mapping[str, Result], title: str) -> Table:
     """One line per method, best first."""
     table = Table(
-        title=title, title_justify="left", caption=_runs(results), caption_justify="left", box=box.SIMPLE_HEAD
+        title=Text(title), title_justify="left", caption=_runs(results), caption_justify="left", box=box.SIMPLE_HEAD
     )
     table.add_column("method", no_wrap=True)
     for label in COLUMNS.values():
@@ -63,15 +64,24 @@ def _runs(results: Mapping[str, Result]) -> str:
     return f"percent, mean ± sample std over {count} seeds" if count > 1 else "percent, one seed"
 
 
-def accuracy_matrix(R: Matrix) -> Table:
-    """R as a coloured matrix: row i after learning task i, column j accuracy on task j."""
-    table = Table(box=None, padding=(0, 0), pad_edge=False)
-    table.add_column("after task ", justify="right")
-    for task in range(len(R)):
-        table.add_column(f"{task + 1}", justify="center", min_width=7)
-    for i, row in enumerate(R):
-        table.add_row(f"{i + 1} ", *[_cell(entry) for entry in row])
-    return table
+def accuracy_matrix(R: Matrix, width: int) -> RenderableType:
+    """R as a coloured matrix: row i after learning task i, column j accuracy on task j.
+
+    What is too wide for the terminal goes on below, a block of tasks at a time.
+    """
+    tasks = len(R)
+    at_once = max(1, (width - 12) // CELL)
+    blocks: list[RenderableType] = []
+    for start in range(0, tasks, at_once):
+        block = range(start, min(start + at_once, tasks))
+        table = Table(box=None, padding=(0, 0), pad_edge=False)
+        table.add_column("after task ", justify="right")
+        for task in block:
+            table.add_column(f"{task + 1}", justify="center", min_width=CELL, no_wrap=True)
+        for i in range(start, tasks):  # earlier rows have nothing in these columns
+            table.add_row(f"{i + 1} ", *[_cell(R[i, j]) for j in block])
+        blocks += [table, Text()]
+    return Group(*blocks[:-1])
 
 
 def _cell(value: float) -> Text:
@@ -82,7 +92,7 @@ def _cell(value: float) -> Text:
     return Text(f"{value:5.1f} ", style=Style(bgcolor=f"rgb({red},{green},{blue})", color=ink), justify="right")
 
 
-def run_panel(record: Record, folder: str) -> RenderableType:
+def run_panel(record: Record, folder: str, width: int) -> RenderableType:
     """Everything about one run, for `mdcg show`."""
     metrics = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for name, label in COLUMNS.items():
@@ -93,7 +103,7 @@ def run_panel(record: Record, folder: str) -> RenderableType:
     parts: list[RenderableType] = [
         Text(folder, style="bold"),
         Text("accuracy in percent on task"),
-        accuracy_matrix(record.R),
+        accuracy_matrix(record.R, width),
         metrics,
         _classes(record),
         settings,

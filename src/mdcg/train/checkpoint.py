@@ -20,6 +20,8 @@ from mdcg.train.state import Row
 
 VERSION = 1
 KEPT = 2
+MEMBERS = "members.json"  # the names of the group's runs
+DONE = ".done"  # suffix of a folder that is being removed
 
 
 class Checkpoints:
@@ -30,13 +32,13 @@ class Checkpoints:
 
     def save(self, tensors: dict[str, Tensor], values: Row) -> None:
         content = pack(tensors, {"version": VERSION, **values})
-        place = "-".join(f"{values[part]:05d}" for part in ("task", "epoch", "step"))
+        place = "-".join(f"{values[part]:08d}" for part in ("task", "epoch", "step"))
         write_whole(self.folder / f"{place}.{_digest(content)}.safetensors", content)
         for old in self._files()[KEPT:]:
             old.unlink(missing_ok=True)
 
-    def newest(self) -> tuple[dict[str, Tensor], Row] | None:
-        """The newest whole checkpoint, if there is one."""
+    def newest(self) -> tuple[Path, dict[str, Tensor], Row] | None:
+        """The newest whole checkpoint, if there is one; those that cannot be used are removed."""
         if not self.folder.exists():
             return None
         remove_partial(self.folder)
@@ -48,15 +50,23 @@ class Checkpoints:
                 tensors, values = unpack(content)
                 if values.get("version") != VERSION:
                     raise ValueError(f"it has format version {values.get('version')}, not {VERSION}")
-                return tensors, values
+                return file, tensors, values
             except (OSError, ValueError) as error:
-                self.warn(f"checkpoint {file} cannot be used ({error}); going back to the one before it.")
+                self.refuse(file, str(error))
         return None
+
+    def refuse(self, file: Path, reason: str) -> None:
+        """Say so and remove it: left behind, it would pass for newer than what is written next."""
+        file.unlink(missing_ok=True)
+        then = "going back to the one before it" if self._files() else "starting from the beginning"
+        self.warn(f"checkpoint {file} cannot be used ({reason}); {then}.")
 
     def discard(self) -> None:
         """The run is finished, or is to start anew."""
+        done = self.folder.with_name(self.folder.name + DONE)
         try:
-            shutil.rmtree(self.folder, ignore_errors=False)
+            self.folder.rename(done)  # at once: from now on the group does not count as begun
+            shutil.rmtree(done)
         except FileNotFoundError:
             return
         except OSError as error:

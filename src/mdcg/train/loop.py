@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -152,12 +151,7 @@ class Trainer:
         correct = None
         if last or (every and (epoch + 1) % every == 0):
             correct = evaluate(state.model, self.eval_images, self.group, self.pixels, self.compute)
-        for k, member in enumerate(self.group.members):
-            if not math.isfinite(losses[k]):
-                raise MdcgError(
-                    f"the loss of seed {member.seed} is not finite in task {task + 1}, epoch {epoch + 1}; "
-                    "lower the learning rate or the method's weights, and check the images."
-                )
+        for k in range(len(self.group.members)):
             row: Row = {
                 "task": task + 1,
                 "epoch": epoch + 1,
@@ -171,6 +165,9 @@ class Trainer:
                 R = metrics.accuracy_matrix([counts] * len(sizes), view.eval_total[: sum(sizes)], sizes)
                 row["accuracy"] = R[-1].tolist()
             state.history[k].append(row)
+        failures = state.failures(self.group)
+        if len(failures) == len(self.group.members):
+            raise MdcgError(" ".join(failures.values()))
         if self.watcher:
             self.watcher.epoch(task, epoch, sum(losses) / len(losses))
         state.loss_sum.zero_()

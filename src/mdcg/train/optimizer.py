@@ -24,6 +24,8 @@ class SGD:
         """Take up the parameters of a new or grown model."""
         known, self.velocity, self.parameters = self.velocity, {}, []
         for name, parameter in named:
+            if not parameter.requires_grad:
+                continue
             velocity = torch.zeros_like(parameter, requires_grad=False)
             if name in known:
                 old = known[name]

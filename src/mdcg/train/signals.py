@@ -7,8 +7,8 @@ import threading
 from types import FrameType, TracebackType
 
 
-class Stopped(BaseException):
-    """Training was asked to stop; its state has been saved. Like an exit, no `except Exception` should hold it."""
+class Stopped(KeyboardInterrupt):
+    """Training was asked to stop; its state has been saved."""
 
     signal: int = signal.SIGINT
 

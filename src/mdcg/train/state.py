@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +39,18 @@ class State:
     step: int = 0
     seconds: float = 0.0
 
+    def failures(self, group: Group) -> dict[int, str]:
+        """Members whose loss was not finite, and what to say of each. They harm nobody else in the group."""
+        found = {}
+        for k, (member, rows) in enumerate(zip(group.members, self.history, strict=True)):
+            broken = next((row for row in rows if not math.isfinite(row["loss"])), None)
+            if broken is not None:
+                found[k] = (
+                    f"the loss of seed {member.seed} is not finite in task {broken['task']}, epoch {broken['epoch']}; "
+                    "lower the learning rate or the method's weights, and check the images."
+                )
+        return found
+
     @property
     def task_begun(self) -> bool:
         return len(self.model.head.sizes) > self.task
@@ -47,10 +60,10 @@ def fresh(group: Group, compute: Compute) -> State:
     training, members = group.training, group.members
     settings = {name: [member.head_settings[name] for member in members] for name in members[0].head_settings}
     seeds = [member.seed for member in members]
-    model = build_model(training.backbone, training.head, group.dataset.shape, seeds, settings)
+    model = build_model(training.backbone, training.head, group.dataset.shape, seeds, settings, compute.dtype)
     optimizer = SGD(training.rate, training.momentum)
     return State(
-        model=model.to(compute.device, compute.dtype),
+        model=model.to(compute.device),
         optimizer=optimizer,
         memories=[Memory(member.memory) for member in members],
         correct=np.zeros((len(members), training.tasks, group.dataset.classes), np.int64),
