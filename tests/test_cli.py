@@ -18,6 +18,7 @@ from mdcg.data import load
 from mdcg.experiments.recipe import make_recipe
 from mdcg.methods import METHODS
 from mdcg.report.tables import accuracy_matrix
+from mdcg.train.loop import Trainer
 from tests.conftest import Answer, Cli
 from tests.test_data import save_image
 
@@ -363,3 +364,14 @@ def test_full_disk_while_training(cli: Cli, runs: Path, monkeypatch: pytest.Monk
         assert "No space left on device; make room" in cli(*words).sentence()
     assert len(list(runs.glob(".groups/*/*.safetensors"))) == 1
     assert json.loads(cli(*words).out)["runs"]
+
+
+@pytest.mark.parametrize("said", ["CUDA out of memory. Tried to allocate", "Expected canUse32BitIndexMath(input)"])
+def test_too_little_memory(cli: Cli, runs: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    def fail(self: Trainer, state: object) -> None:
+        raise RuntimeError(said)
+
+    monkeypatch.setattr(Trainer, "train", fail)
+    words = ["run", *QUICK, "--method", "naive", "--out", runs]
+    assert "try a smaller --batch-size" in cli(*words).sentence()
+    assert "try --members 2 or a smaller --batch-size" in cli(*words, "--seeds", "0-3").sentence()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -170,10 +171,11 @@ def _restored(checkpoints: Checkpoints, group: Group, compute: Compute) -> State
 
 @contextlib.contextmanager
 def _memory_errors_explained(members: int) -> Iterator[None]:
+    """PyTorch has several errors for one trouble: its own, Python's, and plain ones of the CPU and of cuDNN."""
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "memory" not in str(error):
+        if isinstance(error, RuntimeError) and not re.search("memory|32BitIndex", str(error)):
             raise
         fewer = f"--members {max(1, members // 2)} or " if members > 1 else ""
         raise MdcgError(f"the memory is too small for this; try {fewer}a smaller --batch-size.") from error

@@ -50,7 +50,7 @@ def comparison(results: Mapping[str, Result], title: str) -> Table:
     table.add_column("method", no_wrap=True)
     for label in COLUMNS.values():
         table.add_column(label, justify="right", no_wrap=True)
-    table.add_column("s / run", justify="right")
+    table.add_column("s/run", justify="right", no_wrap=True)
     for place, (name, result) in enumerate(best_first(results)):
         cells = [spread(result.mean[metric], result.std[metric]) for metric in COLUMNS]
         seconds = float(np.mean([record.seconds for record in result.records]))
