@@ -372,6 +372,7 @@ def test_too_little_memory(cli: Cli, runs: Path, monkeypatch: pytest.MonkeyPatch
         raise RuntimeError(said)
 
     monkeypatch.setattr(Trainer, "train", fail)
-    words = ["run", *QUICK, "--method", "naive", "--out", runs]
-    assert "try a smaller --batch-size" in cli(*words).sentence()
-    assert "try --members 2 or a smaller --batch-size" in cli(*words, "--seeds", "0-3").sentence()
+    words = ["run", *QUICK, "--method", "naive"]
+    assert "try a smaller --batch-size" in cli(*words, "--out", runs / "a").sentence()
+    many = cli(*words, "--out", runs / "b", "--seeds", "0-3")
+    assert "try --members 2 or a smaller --batch-size" in many.sentence()
