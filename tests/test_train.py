@@ -159,6 +159,35 @@ def test_a_run_equals_a_plain_loop() -> None:
         torch.testing.assert_close(value, model.state_dict()[name], rtol=1e-9, atol=1e-11)
 
 
+def test_a_step_counted_on_the_device() -> None:
+    """As in a CUDA graph: the number of the step is a tensor."""
+    group = toy_group(toy_dataset([20, 25, 20, 25]), "md-cg", [(0, 9, {}), (1, 12, {})], tasks=2)
+    trainer = Trainer(group, CPU64)
+    plain, counted = states.fresh(group, CPU64), states.fresh(group, CPU64)
+    draws = draw_epoch(group, plain.memories, 0, 0, CPU64)
+    counter = torch.zeros(1, dtype=torch.int64)
+    for state in (plain, counted):
+        states.begin_task(state, group)
+    for step in range(2):
+        trainer.train_step(plain, draws, step)
+        trainer.train_step(counted, draws, counter)
+        counter += 1
+    for name, value in plain.model.state_dict().items():
+        assert torch.equal(counted.model.state_dict()[name], value)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_graphs_equal_plain_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = toy_group(toy_dataset([200] * 6), "md-cg", [(0, 30, {"lam": 0.5}), (1, 60, {"lam": 1.0})])
+    gpu = Compute(torch.device("cuda"), "fp64")
+    graphed = Trainer(group, gpu).train(states.fresh(group, gpu))
+    monkeypatch.setattr("mdcg.train.loop.WARM_UP", -1)  # never captured
+    plain = Trainer(group, gpu).train(states.fresh(group, gpu))
+    for name, value in plain.model.state_dict().items():
+        torch.testing.assert_close(graphed.model.state_dict()[name], value, rtol=0, atol=1e-9)
+    assert (graphed.correct == plain.correct).all()
+
+
 def test_evaluation_counts_correct_predictions() -> None:
     group = toy_group(toy_dataset([12, 15, 18, 13, 16, 12]), "naive", [(0, 0, {}), (5, 0, {})])
     trainer = Trainer(group, CPU64)

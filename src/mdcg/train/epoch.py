@@ -28,6 +28,16 @@ class EpochDraws:
     flipped: Tensor  # (K, steps, places)
     steps: Ints  # (K,) of each member, on the host
 
+    def tensors(self) -> dict[str, Tensor]:
+        return {"index": self.index, "labels": self.labels, "corner": self.corner, "flipped": self.flipped}
+
+    def at(self, step: int | Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """One step's draws; `step` may be counted on the device, as a tensor (1,)."""
+        if isinstance(step, int):
+            return self.index[:, step], self.labels[:, step], self.corner[:, step], self.flipped[:, step]
+        index, labels, corner, flipped = (part.index_select(1, step)[:, 0] for part in self.tensors().values())
+        return index, labels, corner, flipped
+
 
 def steps_per_epoch(group: Group, task: int) -> Ints:
     """(K,) how many steps each member's epoch takes."""

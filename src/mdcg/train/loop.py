@@ -16,6 +16,7 @@ from mdcg.train import state as states
 from mdcg.train.augment import Pixels
 from mdcg.train.epoch import EpochDraws, draw_epoch, steps_per_epoch
 from mdcg.train.evaluate import evaluate
+from mdcg.train.graph import WARM_UP, GraphedStep
 from mdcg.train.group import Group
 from mdcg.train.precision import Compute
 from mdcg.train.signals import Stopped
@@ -50,6 +51,8 @@ class Trainer:
         held_out = group.training.hold_out > 0
         self.eval_images = self.images if held_out else dataset.test.images.to(device)
         self.pixels = Pixels.of(dataset, device, compute.dtype, dataset.padding)
+        self._graph: GraphedStep | None = None  # of the current task, on a GPU
+        self._plain_steps = 0  # of the current task
         self.method: Method = stack([member.method for member in group.members], device, compute.dtype)
 
     def total_steps(self) -> int:
@@ -72,6 +75,7 @@ class Trainer:
             while state.task < training.tasks:
                 if not state.task_begun:
                     states.begin_task(state, self.group)
+                    self._graph, self._plain_steps = None, 0
                 state.model.train()
                 self._train_epoch(state)
                 self._finish_epoch(state)
@@ -81,6 +85,8 @@ class Trainer:
     def _train_epoch(self, state: State) -> None:
         draws = draw_epoch(self.group, state.memories, state.task, state.epoch, self.compute)
         fewest, most = int(draws.steps.min()), int(draws.steps.max())
+        if self._graph is not None:
+            self._graph.load(draws, state.step)
         started = time.perf_counter()
         for step in range(state.step, most):
             if self.should_stop():
@@ -88,14 +94,21 @@ class Trainer:
                 state.seconds += time.perf_counter() - started
                 self._save(state)
                 raise Stopped(f"stopped in task {state.task + 1}, epoch {state.epoch + 1}")
-            resting = step >= fewest
-            active = self.compute.put(draws.steps > step) if resting else None
-            self.train_step(state, draws, step, active)
+            if step >= fewest:  # some members rest
+                self.train_step(state, draws, step, self.compute.put(draws.steps > step))
+            elif self._graph is not None:
+                self._graph.replay()
+            else:
+                self.train_step(state, draws, step)
+                self._plain_steps += 1
+                if self.compute.device.type == "cuda" and self._plain_steps == WARM_UP:
+                    self._graph = GraphedStep(lambda draws, step: self.train_step(state, draws, step), draws)
+                    self._graph.load(draws, step + 1)
             if self.watcher:
                 self.watcher.step()
         state.seconds += time.perf_counter() - started
 
-    def train_step(self, state: State, draws: EpochDraws, step: int, active: Tensor | None = None) -> None:
+    def train_step(self, state: State, draws: EpochDraws, step: int | Tensor, active: Tensor | None = None) -> None:
         """One update of every member, or of the `active` (K,) ones."""
         x, labels = self.batch(draws, step)
         at_rest = None if active is None else [buffer.clone() for buffer in state.model.statistics()]
@@ -110,12 +123,12 @@ class Trainer:
             state.loss_sum += loss
             state.hits += hits
 
-    def batch(self, draws: EpochDraws, step: int) -> tuple[Tensor, Tensor]:
+    def batch(self, draws: EpochDraws, step: int | Tensor) -> tuple[Tensor, Tensor]:
         """The images (K, places, C, H, W) and labels (K, places) of one step."""
-        index = draws.index[:, step]
+        index, labels, corner, flipped = draws.at(step)
         raw = self.images[index.flatten()]
-        x = self.pixels.view(raw, draws.corner[:, step].flatten(0, 1), draws.flipped[:, step].flatten())
-        return x.unflatten(0, index.shape), draws.labels[:, step]
+        x = self.pixels.view(raw, corner.flatten(0, 1), flipped.flatten())
+        return x.unflatten(0, index.shape), labels
 
     def forward(self, state: State, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Loss (K,) and logits of the current images; memory images go through the same forward pass."""

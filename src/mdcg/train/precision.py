@@ -45,7 +45,8 @@ class Compute:
         return torch.from_numpy(array).to(self.device)
 
     def autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+        # Each weight is used once per pass: there is nothing to cache, and a cache would not survive a CUDA graph.
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16", cache_enabled=False)
 
 
 def compute(device: str, precision: str) -> Compute:
