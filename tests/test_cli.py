@@ -346,6 +346,12 @@ def test_out_that_cannot_be_written(cli: Cli, tmp_path: Path) -> None:
     assert len(list((tmp_path / "r").glob("*/result.json"))) == 1  # the runs themselves are safe
 
 
+def test_a_run_that_diverges(cli: Cli, runs: Path) -> None:
+    answer = cli("run", *QUICK, "--method", "naive", "--rate", "1e30", "--out", runs)
+    assert "the loss of seed 0 is not finite" in answer.sentence()
+    assert not list((runs / ".groups").iterdir())
+
+
 def test_full_disk_while_training(cli: Cli, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The third file cannot be written: one sentence, and the same command goes on once there is room."""
     import errno

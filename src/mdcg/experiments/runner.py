@@ -165,20 +165,27 @@ def _restored(checkpoints: Checkpoints, group: Group, compute: Compute) -> State
         try:
             return states.revive(tensors, values, group, compute)
         except (RuntimeError, KeyError, TypeError, ValueError) as error:
+            if _is_shortage(error):
+                raise  # the checkpoint is not to blame
             checkpoints.refuse(file, f"it does not fit this network: {str(error).splitlines()[0]}")
     return None
 
 
 @contextlib.contextmanager
 def _memory_errors_explained(members: int) -> Iterator[None]:
-    """PyTorch has several errors for one trouble: its own, Python's, and plain ones of the CPU and of cuDNN."""
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not re.search("memory|32BitIndex", str(error)):
+    except (MemoryError, RuntimeError) as error:
+        if not _is_shortage(error):
             raise
         fewer = f"--members {max(1, members // 2)} or " if members > 1 else ""
         raise MdcgError(f"the memory is too small for this; try {fewer}a smaller --batch-size.") from error
+
+
+def _is_shortage(error: Exception) -> bool:
+    """PyTorch has several errors for one trouble: its own, Python's, and plain ones of the CPU and of cuDNN."""
+    known = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return known or re.search("memory|32BitIndex", str(error)) is not None
 
 
 def _stopped_by(stop: StopSignals, stopped: Stopped) -> Stopped:

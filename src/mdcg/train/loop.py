@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from mdcg import metrics
-from mdcg.errors import MdcgError
 from mdcg.methods import Method, Step, stack
 from mdcg.train import state as states
 from mdcg.train.augment import Pixels
@@ -31,7 +30,7 @@ class Watcher(Protocol):
 
 
 class Trainer:
-    """Trains one group from a state to the end of its last task.
+    """Trains one group from a state to the end of its last task, or until all its members have failed.
 
     `save` is called with the state after every epoch and when `should_stop` turns true.
     """
@@ -72,7 +71,7 @@ class Trainer:
     def train(self, state: State) -> State:
         training = self.group.training
         with self.compute.settings():
-            while state.task < training.tasks:
+            while state.task < training.tasks and len(state.failures(self.group)) < len(self.group.members):
                 if not state.task_begun:
                     states.begin_task(state, self.group)
                     self._graph, self._plain_steps = None, 0
@@ -178,9 +177,6 @@ class Trainer:
                 R = metrics.accuracy_matrix([counts] * len(sizes), view.eval_total[: sum(sizes)], sizes)
                 row["accuracy"] = R[-1].tolist()
             state.history[k].append(row)
-        failures = state.failures(self.group)
-        if len(failures) == len(self.group.members):
-            raise MdcgError(" ".join(failures.values()))
         if self.watcher:
             self.watcher.epoch(task, epoch, sum(losses) / len(losses))
         state.loss_sum.zero_()
