@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import mdcg
 from mdcg.data import load
@@ -85,6 +87,30 @@ def test_learner_refuses_what_it_cannot_use(result: mdcg.Result, tmp_path: Path)
     path.write_bytes(b"")
     with pytest.raises(mdcg.MdcgError, match="not a model saved by mdcg"):
         mdcg.Learner.load(path)
+
+
+def test_learner_reads_files(result: mdcg.Result, tmp_path: Path) -> None:
+    digits = load("digits")
+    paths = []
+    for number in range(3):
+        pixels = digits.test.images[number, ..., 0].numpy()
+        paths.append(tmp_path / f"{number}.png")
+        Image.fromarray(pixels).save(paths[-1])
+    images = result.learner.read(paths)
+    assert (images == digits.test.images[:3]).all()
+    Image.fromarray(pixels).resize((50, 30)).convert("CMYK").save(tmp_path / "large.jpg")
+    assert result.learner.read([tmp_path / "large.jpg"]).shape == (1, 8, 8, 1)
+    with pytest.raises(mdcg.MdcgError, match="No such file"):
+        result.learner.read([tmp_path / "missing.png"])
+
+
+def test_a_model_that_is_gone(tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"scenario": "digits-2", "method": "naive", "epochs": 1, "out": tmp_path}
+    assert mdcg.run(**asked).learner
+    next(tmp_path.glob("*/model.safetensors")).unlink()
+    with pytest.raises(mdcg.MdcgError, match="is gone; repeat the run"):
+        assert mdcg.run(**asked).learner
+    assert mdcg.run(**asked, fresh=True).learner
 
 
 def test_mistakes_in_python() -> None:

@@ -84,7 +84,7 @@ def test_recipe_file_and_saved_recipe(cli: Cli, runs: Path, tmp_path: Path) -> N
     recipe = tmp_path / "mine.yaml"
     recipe.write_text(
         "scenario: digits-2\nmethod: md-cg\nmemory: 30\nseeds: 0-1\nepochs: 1\nset: {lam: 0.3, beta: 5}\n"
-        f"out: {runs}\n"
+        f"batch-size: 32\nout: {runs}\n"
     )
     assert cli("run", "--recipe", recipe).code == 0
     saved = sorted(runs.glob("*/recipe.yaml"))
@@ -177,11 +177,12 @@ BAD = [
     ("run --scenario digits-5 --method md --memory 50 --set lam=1:30", "'lam' is wrong"),
     (f"run --scenario digits-5 --method md-cg --memory 50 --set beta={'9' * 400}", "'beta' must be a number"),
     ("run --scenario folder:/no/such/place-2 --method naive", "there is no folder /no/such/place"),
-    ("run --scenario c10-5 --method naive --data /no/such/place", "there is no folder /no/such/place"),
+    ("run --scenario c10-5 --method naive --data /no/such/place", "there is no file or folder /no/such/place"),
     ("run --scenario digits-5 --method md-cg", "needs a memory"),
+    ("run --scenario digits-5 --method replay --memory 50 --set lam=1", "There is none."),
     ("run --scenario digits-5 --method md-cg --memory 5", "cannot hold one image of each of the 10 classes"),
     ("run --scenario digits-5 --method md-cg --memory 0", "'memory' is wrong"),
-    ("run --scenario digits-5 --method naive --seeds 4-0", "not a usable range of seeds"),
+    ("run --scenario digits-5 --method naive --seeds 4-0", "not a usable range of at most 10,000 seeds"),
     ("run --scenario digits-5 --method naive --seeds one", "not a list of seeds"),
     ("run --scenario digits-5 --method naive --seeds -1", "not a list of seeds"),
     ("run --scenario digits-5 --method naive --epochs 0", "'epochs' is wrong"),
@@ -210,8 +211,8 @@ BAD = [
     ("show nothing", "there is no run 'nothing'"),
     ("list methds", "did you mean 'methods'"),
     ("data get mnist", "unknown dataset 'mnist'"),
-    ("data verify cifar10", "run 'mdcg data get' first"),
-    ("data verify cifar10 --data /no/such/place", "there is no folder"),
+    ("data verify cifar10", "run 'mdcg data get cifar10' first"),
+    ("data verify cifar10 --data /no/such/place", "there is no file or folder"),
 ]  # fmt: skip
 
 
@@ -247,6 +248,9 @@ def test_mistakes_in_options(cli: Cli, words: list[str]) -> None:
         ("scenario: digits-5\nmethod: naive\nset: 3\n", "'set' is wrong"),
         ("", "must be a list of"),
         ("5: 3\n", "must be a list of"),
+        ("scenario: digits-5\nlr: 0.1\n", "the learning rate is called 'rate'"),
+        ("scenario: digits-5\nlam: 0.1\n", "put it under set"),
+        ("scenario: digits-5\nmethod: md\nmemory: yes\n", "'memory' is wrong"),
         ("scenario: digits-5\nset: {lam: 2024-13-01}\n", "is not valid YAML"),
         ("scenario: digits-5\nmethod: md\nset: {lam: [1]}\n", "must be a number, a word"),
     ],
@@ -332,7 +336,7 @@ def test_no_permission(words: list[str], tmp_path: Path) -> None:
         capture_output=True, text=True, check=False, cwd="/", env={**os.environ, "MDCG_CACHE": "/nonexistent"},
     )  # fmt: skip
     assert Answer(done.returncode, done.stdout, done.stderr).sentence()
-    assert "Permission denied" in done.stderr or "there is no folder" in done.stderr
+    assert "Permission denied" in done.stderr
 
 
 def test_out_that_cannot_be_written(cli: Cli, tmp_path: Path) -> None:

@@ -157,9 +157,9 @@ def test_missing_file_and_missing_folder(small_cifar: Small) -> None:
     (root / made.folder / next(iter(made.test))).unlink()
     with pytest.raises(MdcgError, match=rf"lacks {next(iter(made.test))}"):
         load(name, root)
-    with pytest.raises(MdcgError, match="there is no folder"):
+    with pytest.raises(MdcgError, match="there is no file or folder"):
         load(name, root / "nowhere")
-    with pytest.raises(MdcgError, match="run 'mdcg data get' first"):
+    with pytest.raises(MdcgError, match=f"run 'mdcg data get {name} --data .*' first"):
         verify(name, cache.cache_folder())
 
 
@@ -236,16 +236,19 @@ def test_download(server: str, small_cifar: Small, tmp_path: Path, monkeypatch: 
     target.mkdir()
     monkeypatch.setitem(PUBLISHED, name, (dataclasses.replace(online, md5="0" * 32), CIFAR_PIXELS))
     with pytest.raises(MdcgError, match="cannot download"):
-        load(name, target)
+        load(name, target, download=True)
     assert not list(target.iterdir())  # nothing half or wrong is left
     monkeypatch.setitem(PUBLISHED, name, (online, CIFAR_PIXELS))
+    with pytest.raises(MdcgError, match=f"run 'mdcg data get {name} --data {target}' first"):
+        load(name, target)  # a folder that was named is not written to unasked
+    load(name, target, download=True)
     check_cifar(name, online, train, target)
     assert (target / made.archive).exists()
     monkeypatch.setitem(PUBLISHED, name, (dataclasses.replace(made, url="http://127.0.0.1:9/no.tar.gz"), CIFAR_PIXELS))
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(MdcgError, match=r"check the connection, or put no.tar.gz into"):
-        load(name, empty)
+        load(name, empty, download=True)
 
 
 # ------------------------------------------------------------------ Tiny-ImageNet

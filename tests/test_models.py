@@ -160,6 +160,8 @@ def test_any_module_can_be_a_backbone() -> None:
         (lambda c: nn.Conv2d(c, 4, 3), r"must give \(2, features\)"),
         (lambda c: nn.Linear(7, 2), "failed on images of shape"),
         (lambda c: nn.BatchNorm1d(c), "failed on images of shape"),
+        (lambda: user_net(3), "called with the number of channels"),
+        (lambda c: None, "must return an nn.Module"),
     ],
 )
 def test_unfit_backbones_are_refused(factory: object, complaint: str) -> None:

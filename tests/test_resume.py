@@ -142,7 +142,8 @@ def test_damaged_checkpoint(damage: str, tmp_path: Path, undisturbed: dict[str, 
     newest.write_bytes(whole[:-50] if damage == "cut short" else whole[:-50] + b"?" + whole[-49:])
     resumed = start(tmp_path)
     assert resumed.returncode == 0
-    assert resumed.stderr.count("\n") == 1
+    assert resumed.stderr.count("\n") == 2
+    assert "going on with md-cg on digits-3 (2 runs) in task 1, epoch 2" in resumed.stderr
     assert f"{newest} cannot be used" in resumed.stderr
     assert "going back to the one before it" in resumed.stderr
     assert outcome(tmp_path) == undisturbed

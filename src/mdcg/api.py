@@ -77,7 +77,10 @@ class Result:
         return [self._learner(record) for record in self.records]
 
     def _learner(self, record: Record) -> Learner:
-        learner = Learner.load(Store(self.out).folder(record.spec) / MODEL)
+        file = Store(self.out).folder(record.spec) / MODEL
+        if not file.exists():
+            raise MdcgError(f"the model of a finished run, {file}, is gone; repeat the run with --fresh (fresh=True).")
+        learner = Learner.load(file)
         if record.memory:
             kept = {position: np.asarray(indices) for position, indices in record.memory.items()}
             learner.memory = Memory(record.spec.memory, kept).copy(self.dataset.train.images)
@@ -87,7 +90,8 @@ class Result:
         def clean(values: dict[str, float]) -> dict[str, float | None]:
             return {name: None if np.isnan(value) else round(value, 6) for name, value in values.items()}
 
-        runs = [record.as_json() for record in self.records]
+        store = Store(self.out)
+        runs = [{**record.as_json(), "folder": str(store.folder(record.spec))} for record in self.records]
         return {"runs": runs, "mean": clean(self.mean), "std": clean(self.std)}
 
     def _metric(self, name: str) -> Matrix:

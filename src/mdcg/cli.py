@@ -61,7 +61,7 @@ SHARED = {
     "precision": _option(str | None, help="auto, fp32, tf32, bf16 or fp64.  [default: auto]"),
     "out": _option(Path | None, help="Folder for runs.  [default: runs]"),
     "data": _option(Path | None, help="Folder or archive of the dataset."),
-    "recipe": _option(Path | None, help="YAML file with any of these settings."),
+    "recipe": _option(Path | None, help="YAML file with these settings, all but the last three."),
     "members": _option(int | None, "--members", min=1, help="Most runs to train together."),
     "fresh": _option(bool, "--fresh", help="Repeat runs that are already finished."),
     "as_json": _option(bool, "--json", help="Print one JSON object and nothing else."),
@@ -109,7 +109,7 @@ def run(
     from mdcg.report.tables import accuracy_matrix, comparison
 
     over = f", mean over {len(result.records)} seeds" if len(result.records) > 1 else ""
-    print(f"{name} on {asked.scenario}, accuracy in percent on task{over}:\n")
+    print(f"{name} on {asked.scenario}, accuracy in percent on task{over}{_held_out(asked)}:\n")
     console = Console()
     console.print(accuracy_matrix(result.R.mean(0), console.width))
     console.print(comparison({name: result}, ""))
@@ -129,7 +129,7 @@ def compare(
     named = None if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
     asked = _recipe(options, methods=named)
     results = _run(asked, options)
-    title = asked.scenario + (f", memory {asked.memory}" if asked.memory else "")
+    title = asked.scenario + (f", memory {asked.memory}" if asked.memory else "") + _held_out(asked)
     if report is not None:
         from mdcg.files import write_whole
         from mdcg.report.page import page
@@ -184,7 +184,7 @@ def get(
 
     if data is not None and name in PUBLISHED and not data.name.endswith(ARCHIVES):
         _make_folder(data)
-    dataset = load(name, data)
+    dataset = load(name, data, download=True)
     print(
         f"{name}: {len(dataset.train):,} training and {len(dataset.test):,} test images of {dataset.classes} classes, "
         "ready."
@@ -267,6 +267,10 @@ def _recipe(options: dict[str, Any], **methods: Any) -> Recipe:
         in_file = keys.get("set")
         keys["set"] = {**(in_file if isinstance(in_file, dict) else {}), **parse_settings(options["settings"])}
     return make_recipe(**keys)
+
+
+def _held_out(asked: Recipe) -> str:
+    return f", on {asked.hold_out:.0%} of the training images held out" if asked.hold_out else ""
 
 
 def _run(asked: Recipe, options: dict[str, Any]) -> dict[str, Result]:

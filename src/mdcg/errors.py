@@ -20,6 +20,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> MdcgError:
     "unknown method 'replya'; did you mean 'replay'? Known: naive, replay."
     """
     names = sorted(known)
-    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
     hint = f"; did you mean '{near[0]}'?" if near else "."
-    return MdcgError(f"unknown {kind} '{name}'{hint} Known: {', '.join(names)}.")
+    known_names = f"Known: {', '.join(names)}." if names else "There is none."
+    return MdcgError(f"unknown {kind} '{name}'{hint} {known_names}")

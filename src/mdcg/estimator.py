@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mdcg.data.decode import decode
 from mdcg.draws import Ints
 from mdcg.errors import MdcgError
 from mdcg.files import write_whole
@@ -93,8 +94,15 @@ class Learner:
                 parts.append(logits.double().softmax(-1).cpu())
         return torch.cat(parts).numpy()
 
+    def read(self, paths: Sequence[Path | str]) -> Tensor:
+        """Image files of any size and kind as this learner's input: (n, H, W, C) uint8."""
+        channels, height, _ = self.shape
+        pixels = [decode(_content(Path(path)), str(path), height) for path in paths]
+        images = torch.from_numpy(np.stack(pixels)) if pixels else torch.empty(0, *self.shape[1:], 3, dtype=torch.uint8)
+        return images if channels == 3 else images.float().mean(-1, keepdim=True).to(torch.uint8)
+
     def predict(self, images: npt.ArrayLike | Tensor) -> Ints:
-        """Dataset labels of images (n, H, W, C) uint8; for names see `class_names`."""
+        """Dataset labels of images (n, H, W, C), uint8 from 0 to 255; `class_names[label]` is a label's name."""
         labels: Ints = np.asarray(self.order, np.int64)[self.predict_proba(images).argmax(1)]
         return labels
 
@@ -154,16 +162,23 @@ class Learner:
         return learner
 
     def _checked(self, images: npt.ArrayLike | Tensor) -> Tensor:
-        x = images if isinstance(images, Tensor) else torch.from_numpy(np.ascontiguousarray(images))
+        given = images if isinstance(images, Tensor) else torch.from_numpy(np.array(images))
         channels, height, width = self.shape
-        if x.ndim == 3 and channels == 1:
-            x = x[..., None]
+        x = given[..., None] if channels == 1 and given.shape[1:] == (height, width) else given
         if x.dtype != torch.uint8 or x.shape[1:] != (height, width, channels):
+            kind = str(given.dtype).removeprefix("torch.")
             raise MdcgError(
-                f"images must be uint8 of shape (n, {height}, {width}, {channels}), not {x.dtype} of shape "
-                f"{tuple(x.shape)}."
+                f"images must be uint8 of shape (n, {height}, {width}, {channels}), not {kind} of shape "
+                f"{tuple(given.shape)}; for image files use read(paths)."
             )
         return x
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise MdcgError(f"cannot read {path}: {error.strerror}; check the path.") from error
 
 
 def _empty_model(

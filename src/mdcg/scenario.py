@@ -101,4 +101,4 @@ def canonical(name: str) -> str:
     """
     dataset, tasks = parse(name)
     short = {long: alias for alias, long in ALIASES.items()}
-    return f"{short.get(dataset, dataset)}-{tasks}"
+    return f"{short.get(dataset, dataset).rstrip('/')}-{tasks}"

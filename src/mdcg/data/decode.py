@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from mdcg.errors import MdcgError
 
@@ -29,6 +29,8 @@ def decode(content: bytes, name: str, size: int | None = None) -> Pixels:
             if size is not None and image.size != (size, size):
                 image = image.resize((size, size), Image.Resampling.BILINEAR)
             return np.asarray(image)
+    except UnidentifiedImageError as error:
+        raise MdcgError(f"{name} is not an image of a known format; repair or remove it.") from error
     except Exception as error:  # a decoder meets anything: besides its own errors also struct's, zlib's, …
         raise MdcgError(f"{name} is not a readable image ({error}); repair or remove it.") from error
 

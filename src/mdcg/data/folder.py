@@ -25,6 +25,15 @@ class Folder:
             raise MdcgError(f"there is no folder {path}; check the path after 'folder:'.")
         self.path, self.size = path, size
         self.is_split = (path / "train").is_dir() and (path / "test").is_dir()
+        if (
+            (path / "train").is_dir()
+            and not self.is_split
+            and any(file.is_dir() for file in (path / "train").iterdir())
+        ):
+            raise MdcgError(
+                f"{path} has a folder train but no folder test; add test with the same classes, or use "
+                f"folder:{path}/train to have a part of it held back."
+            )
         self.train = _classes(path / "train" if self.is_split else path)
         self.test = _classes(path / "test") if self.is_split else {}
         self.names = sorted(self.train)

@@ -13,7 +13,7 @@ from mdcg.data.cifar import CIFAR10, CIFAR100
 from mdcg.data.dataset import Dataset, Split
 from mdcg.data.digits import read_digits
 from mdcg.data.folder import Folder
-from mdcg.data.source import download, find
+from mdcg.data.source import fetch, find
 from mdcg.data.tinyimagenet import TINYIMAGENET
 from mdcg.errors import MdcgError, unknown
 from mdcg.files import remove_partial
@@ -64,11 +64,12 @@ PUBLISHED: dict[str, tuple[Published, Pixels]] = {
 }
 
 
-def load(name: str, data: Path | None = None, size: int | None = None) -> Dataset:
-    """A dataset, ready for use; downloaded first where it is not at hand.
+def load(name: str, data: Path | None = None, size: int | None = None, download: bool = False) -> Dataset:
+    """A dataset, ready for use.
 
-    `data` is where archives and unpacked folders are looked for (else `$MDCG_DATA`, else the cache folder);
-    `size` the side to which the images of a folder are resized.
+    `data` is where archives and unpacked folders are looked for, or `$MDCG_DATA`. Where neither is given, the
+    cache folder is, and what is missing there is downloaded; `download` does so into `data` too. `size` is the
+    side to which the images of a folder are resized.
 
     >>> load("digits").classes
     10
@@ -82,7 +83,7 @@ def load(name: str, data: Path | None = None, size: int | None = None) -> Datase
     if name == "digits":
         return _dataset(name, read_digits(), Pixels(1, False))
     published, pixels = _published(name)
-    path = _locate(published, data)
+    path = _locate(name, published, data, download)
     return _dataset(name, _cached(name, path, published.stamp(path), lambda: published.read(path)), pixels)
 
 
@@ -97,7 +98,7 @@ def verify(name: str, data: Path | None = None, size: int | None = None) -> str:
         file = _cache_file(f"folder{folder.size}", path, folder.stamp())
     else:
         published, _ = _published(name)
-        path = _locate(published, data, may_download=False)
+        path = _locate(name, published, data, download=None)
         fresh = published.read(path)  # raises where a file is missing or altered
         file = _cache_file(name, path, published.stamp(path))
     cached = recall(file)
@@ -132,15 +133,19 @@ def _checked_size(size: int | None) -> int:
     return size
 
 
-def _locate(published: Published, data: Path | None, may_download: bool = True) -> Path:
+def _locate(name: str, published: Published, data: Path | None, download: bool | None) -> Path:
+    """Folder or archive of a dataset; `download` says whether to fetch it into `data`, None: not at all."""
     chosen = data or (Path(os.environ["MDCG_DATA"]) if os.environ.get("MDCG_DATA") else None)
     if chosen is not None and not chosen.exists():
-        raise MdcgError(f"there is no folder {chosen}; create it or correct --data (or $MDCG_DATA).")
+        raise MdcgError(f"there is no file or folder {chosen}; correct --data (or $MDCG_DATA).")
     root = chosen or cache_folder()
     found = find(root, published.folder, published.archive, published.probe)
-    if found is None and not may_download:
-        raise MdcgError(f"neither {published.folder} nor {published.archive} is in {root}; run 'mdcg data get' first.")
-    return (found or download(published.url, published.md5, root)).resolve()
+    if found is None and (download is None or (chosen is not None and not download)):
+        where = f" --data {chosen}" if chosen else ""
+        raise MdcgError(
+            f"neither {published.folder} nor {published.archive} is in {root}; run 'mdcg data get {name}{where}' first."
+        )
+    return (found or fetch(published.url, published.md5, root)).resolve()
 
 
 def _cached(name: str, source: Path, stamp: str, read: Callable[[], Arrays]) -> Arrays:

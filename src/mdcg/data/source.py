@@ -35,7 +35,7 @@ def find(root: Path, folder: str, archive: str, inside: str) -> Path | None:
     return root / archive if (root / archive).is_file() else None
 
 
-def download(url: str, md5: str, folder: Path) -> Path:
+def fetch(url: str, md5: str, folder: Path) -> Path:
     """Fetch an archive with its checksum; a broken download leaves nothing behind."""
     name = url.rsplit("/", 1)[-1]
     try:
@@ -46,7 +46,7 @@ def download(url: str, md5: str, folder: Path) -> Path:
         ) from error
     except Exception as error:
         # pooch passes on whatever its downloader, the network or the disk raises
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = "no connection" if "Connection" in type(error).__name__ else str(error).split("\n")[0][:150]
         raise MdcgError(
             f"cannot download {url} ({reason}); check the connection, or put {name} into {folder} yourself."
         ) from error
@@ -67,8 +67,9 @@ def read(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes
     except PermissionError as error:
         raise MdcgError(f"cannot read {path}: {error.strerror}; check its permissions.") from error
     except DAMAGED as error:
+        reason = str(error).split("\n")[0]
         raise MdcgError(
-            f"{path} is damaged or cut short ({error}); delete it and run 'mdcg data get' again."
+            f"{path} is no archive, damaged or cut short ({reason}); get it again from its source."
         ) from error
 
 

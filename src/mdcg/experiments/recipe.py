@@ -110,13 +110,13 @@ class Recipe(BaseModel):
     scenario: str
     method: str | None = None
     methods: list[str] = []
-    memory: int | None = Field(None, ge=1)
+    memory: int | None = Field(None, ge=1, strict=True)
     seeds: list[int] = [0]
     set: dict[str, Any] = {}
     head: str | None = None
     backbone: str | None = None
-    epochs: int | None = Field(None, ge=1, le=100_000)
-    batch_size: int | None = Field(None, ge=2, le=100_000)
+    epochs: int | None = Field(None, ge=1, le=100_000, strict=True)
+    batch_size: int | None = Field(None, ge=2, le=100_000, strict=True)
     rate: float | None = Field(None, gt=0)
     momentum: float | None = Field(None, ge=0, lt=1)
     precision: str = "auto"
@@ -139,6 +139,11 @@ class Recipe(BaseModel):
             return value.expanduser() if value else value
         except RuntimeError as error:
             raise ValueError(str(error)) from error
+
+    @field_validator("methods", mode="before")
+    @classmethod
+    def _methods(cls, value: object) -> object:
+        return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
     @field_validator("seeds", mode="before")
     @classmethod
@@ -174,7 +179,10 @@ class Recipe(BaseModel):
     def asked_methods(self) -> list[str]:
         names = list(dict.fromkeys(self.methods or ([self.method] if self.method else [])))
         if not names:
-            raise MdcgError("no method was named; give --method (for instance md-cg), see 'mdcg list methods'.")
+            raise MdcgError(
+                "no method was named; give --method md-cg (for 'compare': --methods naive,md-cg), "
+                "see 'mdcg list methods'."
+            )
         return names
 
     def resolve(self, dataset: Dataset) -> list[RunSpec]:
@@ -260,9 +268,10 @@ def read_recipe(path: Path) -> dict[str, Any]:
 
 def make_recipe(**keys: Any) -> Recipe:
     """A checked recipe; keys that are None count as left out."""
+    keys = {key.replace("-", "_"): value for key, value in keys.items()}
     for key in keys:
         if key not in Recipe.model_fields:
-            raise unknown("setting", str(key), Recipe.model_fields)
+            raise _unknown_key(key)
     if keys.get("scenario") is None:
         raise MdcgError("no scenario was named; give --scenario, for instance digits-5, see 'mdcg list scenarios'.")
     try:
@@ -271,12 +280,23 @@ def make_recipe(**keys: Any) -> Recipe:
         raise MdcgError(explain(error)) from error
 
 
+def _unknown_key(key: str) -> MdcgError:
+    if key in ("lr", "learning_rate"):
+        return MdcgError(f"unknown setting '{key}'; the learning rate is called 'rate'.")
+    if any(key in _settings_of(method, None) for method in METHODS.names()):
+        return MdcgError(
+            f"'{key}' is a setting of a method or head; put it under set, for instance set: {{{key}: 0.1}}."
+        )
+    return unknown("setting", key, Recipe.model_fields)
+
+
 def explain(error: ValidationError) -> str:
     """The first complaint of a validation, as one sentence."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"]) or "the recipe"
     message = first["msg"].removeprefix("Value error, ")
-    value = f", not {first['input']!r}" if isinstance(first["input"], str | int | float) else ""
+    given = first["input"]
+    value = f", not {given!r}" if isinstance(given, str | int | float) and str(given) not in message else ""
     return f"'{where}' is wrong: {message[0].lower()}{message[1:].rstrip('.')}{value}."
 
 
@@ -293,7 +313,7 @@ def parse_seeds(text: str) -> list[int]:
             raise MdcgError(f"'{text}' is not a list of seeds; write for instance 0-4 or 0,2,5.")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first or last - first >= 10_000:
-            raise MdcgError(f"'{part.strip()}' is not a usable range of seeds; write for instance 0-4.")
+            raise MdcgError(f"'{part.strip()}' is not a usable range of at most 10,000 seeds; write for instance 0-4.")
         seeds += range(first, last + 1)
     return seeds
 

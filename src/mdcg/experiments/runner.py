@@ -46,6 +46,9 @@ def run_specs(
     Runs that can share a group train together, at most `members` at a time; `fresh` repeats finished ones.
     """
     store = Store(out)
+    done = 0 if fresh else sum(store.finished(spec) is not None for spec in specs)
+    if done:
+        warn(f"{done} of {len(specs)} runs were already finished; --fresh repeats them.")
     failures: list[str] = []
     for group in plan(store, specs, members or default_members(dataset, compute), fresh, warn):
         failures += _train_group(group, store, dataset, compute, fresh, quiet, warn)
@@ -144,6 +147,8 @@ def _train_group(
         with _memory_errors_explained(len(specs)):
             trainer = Trainer(group, compute, checkpoints.save, stop.requested, progress)
             state = _restored(checkpoints, group, compute) or states.fresh(group, compute)
+            if 0 < trainer.steps_done(state) < trainer.total_steps():
+                warn(f"going on with {_title(specs)} in task {state.task + 1}, epoch {state.epoch + 1}.")
             progress.begin(trainer.total_steps(), trainer.steps_done(state))
             try:
                 trainer.train(state)

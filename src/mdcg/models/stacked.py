@@ -26,7 +26,7 @@ class Stacked(nn.Module):
         for seed in seeds:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
-                copies.append(factory(shape[0]))
+                copies.append(_made(factory, shape[0]))
         parameters, buffers = stack_module_state(copies)
         trainable = dict(copies[0].named_parameters())
         # Held apart from torch's registration: it is the pattern that runs, the stacked state that learns.
@@ -71,6 +71,18 @@ class Stacked(nn.Module):
                 f"the backbone gives shape {tuple(out.shape[1:])} for two images; it must give (2, features)."
             )
         return int(out.shape[2])
+
+
+def _made(factory: Callable[[int], nn.Module], channels: int) -> nn.Module:
+    try:
+        module = factory(channels)
+    except Exception as error:  # whatever a user's function may raise
+        raise MdcgError(
+            f"the backbone's factory failed when called with the number of channels, {channels}: {error}"
+        ) from error
+    if not isinstance(module, nn.Module):
+        raise MdcgError(f"the backbone's factory must return an nn.Module, not {type(module).__name__}.")
+    return module
 
 
 def _flat(name: str) -> str:

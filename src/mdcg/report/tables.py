@@ -17,6 +17,7 @@ from mdcg.experiments.store import Record
 from mdcg.metrics import Matrix
 
 CELL = 6  # characters of one entry of R
+ENVIRONMENT = {"precision": "computed in", "finished": "finished at"}
 COLUMNS = {"ACC": "ACC ↑", "BWT": "BWT", "BWT_final": "BWT-final", "forgetting": "forgetting ↓"}
 
 
@@ -105,6 +106,7 @@ def run_panel(record: Record, folder: str, width: int) -> RenderableType:
         Text("accuracy in percent on task"),
         accuracy_matrix(record.R, width),
         metrics,
+        Text("final accuracy of each class"),
         _classes(record),
         settings,
     ]
@@ -120,7 +122,7 @@ def _classes(record: Record) -> Table:
         named = zip(record.class_names[start : start + size], accuracy[start : start + size], strict=True)
         table.add_row(
             Text(f"task {task + 1}", style="dim"),
-            Text(", ".join(f"{name} {value:.1f}" for name, value in named)),
+            Text(", ".join(f"{name}: {value:.1f}" for name, value in named)),
         )
         start += size
     return table
@@ -128,8 +130,10 @@ def _classes(record: Record) -> Table:
 
 def settings_of(record: Record) -> Sequence[tuple[str, str]]:
     """Settings, time and place of a run, as plain text."""
-    rows = [(key, str(value)) for key, value in record.spec.as_recipe().items() if value is not None]
+    recipe = record.spec.as_recipe()
+    recipe["set"] = ", ".join(f"{key}={value}" for key, value in recipe["set"].items())
+    rows = [(key, str(value)) for key, value in recipe.items() if value not in (None, "")]
     company = f" ({record.members} runs together)" if record.members > 1 else ""
     rows.append(("seconds", f"{record.seconds:.1f}{company}"))
-    rows += [(key, str(value)) for key, value in record.environment.items()]
+    rows += [(ENVIRONMENT.get(key, key), str(value)) for key, value in record.environment.items()]
     return rows
