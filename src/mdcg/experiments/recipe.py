@@ -1,9 +1,7 @@
-"""Recipes: what a person asks for, and the fully resolved runs it means."""
+"""Recipes: what a person asks for, and the runs it means."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from pathlib import Path
 from typing import Any, Literal
@@ -15,87 +13,12 @@ from mdcg.data import Dataset
 from mdcg.data.load import FOLDER
 from mdcg.errors import MdcgError, unknown
 from mdcg.experiments.protocol import protocol
-from mdcg.methods import METHODS, Method
-from mdcg.methods.base import shared_settings
+from mdcg.experiments.spec import RunSpec, Value
+from mdcg.methods import METHODS
 from mdcg.models import HEADS
 from mdcg.models.backbones import backbone_names
 from mdcg.scenario import canonical, parse, task_sizes
-from mdcg.train.group import Member, Training
 from mdcg.train.precision import PRECISIONS
-
-Value = bool | int | float | str
-FORMAT = 1  # part of a run's identity: raise it when a change alters what runs compute
-
-
-class RunSpec(BaseModel):
-    """One run, resolved to the last setting. Two equal specs are the same run."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    format: int = FORMAT
-    scenario: str
-    fingerprint: str  # of the dataset's content
-    image_size: int | None
-    method: str
-    hyperparameters: dict[str, Value]
-    memory: int
-    head: str
-    head_settings: dict[str, float]
-    backbone: str
-    epochs: int
-    batch_size: int
-    rate: float
-    momentum: float
-    precision: str
-    hold_out: float
-    evaluate_every: int
-    seed: int
-
-    def digest(self) -> str:
-        return _digest(self.model_dump())
-
-    @property
-    def name(self) -> str:
-        """A folder name that tells a reader what it holds."""
-        usual = METHODS[self.method].head
-        parts = [self.scenario, self.method, *([self.head] if self.head != usual else [])]
-        parts += [f"m{self.memory}", f"s{self.seed}", self.digest()]
-        return "_".join(re.sub(r"[^A-Za-z0-9.-]+", "-", part).strip("-")[-60:] for part in parts)
-
-    def built_method(self) -> Method:
-        return METHODS[self.method](**self.hyperparameters)
-
-    def member(self) -> Member:
-        return Member(self.seed, self.memory, self.built_method(), self.head_settings)
-
-    def training(self) -> Training:
-        return Training(
-            tasks=parse(self.scenario)[1],
-            backbone=self.backbone,
-            head=self.head,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            rate=self.rate,
-            momentum=self.momentum,
-            hold_out=self.hold_out,
-            evaluate_every=self.evaluate_every,
-        )
-
-    def group_key(self) -> str:
-        """Runs with the same key can train as members of one group."""
-        own = {"seed", "memory", "hyperparameters", "head_settings"}
-        return _digest(self.model_dump(exclude=own) | {"shared": shared_settings(self.built_method())})
-
-    def as_recipe(self) -> dict[str, Any]:
-        """The recipe that repeats this run."""
-        hidden = {"format", "fingerprint", "hyperparameters", "head_settings", "seed"}
-        if not self.memory:
-            hidden.add("memory")
-        return {
-            **self.model_dump(exclude=hidden),
-            "seeds": [self.seed],
-            "set": {**self.hyperparameters, **self.head_settings},
-        }
 
 
 class Recipe(BaseModel):
@@ -351,8 +274,3 @@ def _number(key: str, value: Value) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
         raise MdcgError(f"'{key}' must be a number, not {value!r}.")
     return float(value)
-
-
-def _digest(content: dict[str, Any]) -> str:
-    text = json.dumps(content, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()

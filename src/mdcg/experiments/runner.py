@@ -15,7 +15,7 @@ import torch
 from mdcg.data import Dataset
 from mdcg.errors import MdcgError
 from mdcg.estimator import Learner
-from mdcg.experiments.recipe import RunSpec
+from mdcg.experiments.spec import RunSpec
 from mdcg.experiments.store import Record, Store, environment
 from mdcg.files import locked, remove_partial, write_whole
 from mdcg.train import state as states

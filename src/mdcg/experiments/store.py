@@ -24,7 +24,7 @@ import mdcg
 from mdcg import metrics
 from mdcg.errors import MdcgError, unknown
 from mdcg.estimator import Learner
-from mdcg.experiments.recipe import RunSpec
+from mdcg.experiments.spec import RunSpec
 from mdcg.files import write_whole
 from mdcg.metrics import Matrix
 from mdcg.train.precision import Compute
