@@ -37,7 +37,7 @@ def test_views_are_crops_flips_and_normalisation() -> None:
     images = dataset.train.images[:5]
     corner = torch.tensor([[0, 0], [4, 4], [2, 2], [1, 3], [3, 0]])
     flipped = torch.tensor([False, True, True, False, True])
-    views = pixels.view(images, corner, flipped)
+    views = pixels.view(images, torch.arange(5), corner, flipped)
     for n in range(5):
         for row in range(6):
             for column in range(6):
@@ -47,7 +47,7 @@ def test_views_are_crops_flips_and_normalisation() -> None:
                     raw = int(images[n, y, x, c]) if 0 <= y < 6 and 0 <= x < 6 else 0
                     assert views[n, c, row, column].item() == pytest.approx((raw / 255 - 0.5) / 0.3, abs=1e-12)
     middle = torch.full((5, 2), 2)
-    still = pixels.view(images, middle, torch.zeros(5, dtype=torch.bool))
+    still = pixels.view(images, torch.arange(5), middle, torch.zeros(5, dtype=torch.bool))
     torch.testing.assert_close(still, pixels.normalise(images))
 
 

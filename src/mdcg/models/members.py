@@ -54,9 +54,9 @@ class Conv2d(nn.Module):
 
     def __init__(self, members: int, inputs: int, outputs: int, kernel: int, stride: int = 1, fan: str = "in") -> None:
         super().__init__()
-        self.stride, self.padding = stride, kernel // 2
+        self.kernel, self.stride = kernel, stride
         self.fan = (inputs if fan == "in" else outputs) * kernel * kernel
-        self.weight = nn.Parameter(torch.empty(members, outputs, inputs, kernel, kernel))
+        self.weight = nn.Parameter(self.as_weight(torch.empty(members, kernel * kernel, inputs, outputs)))
 
     def initialise(self, rngs: Sequence[np.random.Generator]) -> None:
         scale = np.float32(np.sqrt(2 / self.fan))
@@ -64,8 +64,18 @@ class Conv2d(nn.Module):
             for weight, rng in zip(self.weight, rngs, strict=True):
                 weight.copy_(torch.from_numpy(scale * rng.standard_normal(weight.shape, np.float32)))
 
+    def taps(self) -> Tensor:
+        """The weight as it lies in memory, (K, taps, inputs, outputs): so the fused kernels read it."""
+        return self.weight.permute(0, 3, 4, 2, 1).flatten(1, 2)
+
+    def as_weight(self, taps: Tensor) -> Tensor:
+        """The reverse of `taps`: (K, outputs, inputs, kernel, kernel)."""
+        members, _, inputs, outputs = taps.shape
+        return taps.view(members, self.kernel, self.kernel, inputs, outputs).permute(0, 4, 3, 1, 2)
+
     def forward(self, x: Tensor) -> Tensor:
-        return F.conv2d(x, self.weight.flatten(0, 1), stride=self.stride, padding=self.padding, groups=len(self.weight))
+        weight = self.weight.flatten(0, 1)
+        return F.conv2d(x, weight, stride=self.stride, padding=self.kernel // 2, groups=len(self.weight))
 
 
 class BatchNorm2d(nn.Module):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mdcg import kernels
 from mdcg.models.members import BatchNorm2d, Conv2d, fold, unfold
 
 
@@ -19,11 +20,17 @@ class BasicBlock(nn.Module):
         self.norm1 = BatchNorm2d(members, outputs)
         self.conv2 = Conv2d(members, outputs, outputs, 3, 1, fan)
         self.norm2 = BatchNorm2d(members, outputs)
-        self.shortcut: nn.Module = nn.Identity()
+        self.shortcut = nn.Sequential()  # empty: the identity
         if stride != 1 or inputs != outputs:
             self.shortcut = nn.Sequential(
                 Conv2d(members, inputs, outputs, 1, stride, fan), BatchNorm2d(members, outputs)
             )
+
+    def layers(self) -> list[tuple[Conv2d, BatchNorm2d]]:
+        """Each convolution with its BatchNorm: the first, the second, and the shortcut's if it has them."""
+        conv = [layer for layer in self.shortcut if isinstance(layer, Conv2d)]
+        norm = [layer for layer in self.shortcut if isinstance(layer, BatchNorm2d)]
+        return [(self.conv1, self.norm1), (self.conv2, self.norm2), *zip(conv, norm, strict=True)]
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.relu(self.norm1(self.conv1(x)))
@@ -48,7 +55,14 @@ class ResNet(nn.Module):
                 inputs = width
         self.blocks = nn.Sequential(*stages)
 
+    def basic_blocks(self) -> list[BasicBlock]:
+        return [block for block in self.blocks if isinstance(block, BasicBlock)]
+
     def forward(self, images: Tensor) -> Tensor:
+        if kernels.in_use() and not self.large_stem:
+            from mdcg.kernels.resnet import features
+
+            return features(self, images)
         x = F.relu(self.norm(self.conv(fold(images))))
         if self.large_stem:
             x = F.max_pool2d(x, 3, 2, 1)

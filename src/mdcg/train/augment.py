@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mdcg import kernels
+
 
 class Normalised(Protocol):
     """Whatever knows the mean and standard deviation of its pixels."""
@@ -26,28 +28,41 @@ class Pixels:
     scale: Tensor  # (C,): pixel · scale + shift is the normalised value
     shift: Tensor  # (C,)
     padding: int
+    dtype: torch.dtype  # of views
 
     @classmethod
-    def of(cls, owner: Normalised, device: torch.device, dtype: torch.dtype, padding: int = 0) -> Pixels:
+    def of(
+        cls,
+        owner: Normalised,
+        device: torch.device,
+        dtype: torch.dtype,
+        padding: int = 0,
+        views: torch.dtype | None = None,
+    ) -> Pixels:
         mean = torch.tensor(owner.mean, dtype=torch.float64)
         std = torch.tensor(owner.std, dtype=torch.float64)
         scale, shift = 1 / (255 * std), -mean / std
-        return cls(scale.to(device, dtype), shift.to(device, dtype), padding)
+        return cls(scale.to(device, dtype), shift.to(device, dtype), padding, views or dtype)
 
     def normalise(self, images: Tensor) -> Tensor:
         """(…, H, W, C) uint8 → (…, C, H, W) float."""
         return (images * self.scale + self.shift).movedim(-1, -3)
 
-    def view(self, images: Tensor, corner: Tensor, flipped: Tensor) -> Tensor:
-        """The crop of each zero-padded image at `corner`, mirrored where `flipped`, normalised.
+    def view(self, images: Tensor, index: Tensor, corner: Tensor, flipped: Tensor) -> Tensor:
+        """The crop of each chosen, zero-padded image at `corner`, mirrored where `flipped`, normalised.
 
-        images (n, H, W, C) uint8, corner (n, 2) in 0..2·padding as (row, column), flipped (n,) → (n, C, H, W).
+        images (all, H, W, C) uint8, index (n,), corner (n, 2) in 0..2·padding as (row, column), flipped (n,)
+        → (n, C, H, W).
         """
-        n, height, width, _ = images.shape
+        if kernels.in_use():
+            from mdcg.kernels.images import view
+
+            return view(images, index, corner, flipped, self.scale, self.shift, self.padding, self.dtype)
+        _, height, width, _ = images.shape
         side = self.padding
-        padded = F.pad(images, (0, 0, side, side, side, side))
+        padded = F.pad(images[index], (0, 0, side, side, side, side))
         rows = corner[:, 0, None] + torch.arange(height, device=images.device)
-        across = torch.arange(width, device=images.device).expand(n, width)
+        across = torch.arange(width, device=images.device).expand(len(index), width)
         columns = corner[:, 1, None] + torch.where(flipped[:, None], width - 1 - across, across)
-        image = torch.arange(n, device=images.device)
-        return self.normalise(padded[image[:, None, None], rows[:, :, None], columns[:, None, :]])
+        image = torch.arange(len(index), device=images.device)
+        return self.normalise(padded[image[:, None, None], rows[:, :, None], columns[:, None, :]]).to(self.dtype)

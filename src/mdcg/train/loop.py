@@ -49,7 +49,7 @@ class Trainer:
         self.images = dataset.train.images.to(device)
         held_out = group.training.hold_out > 0
         self.eval_images = self.images if held_out else dataset.test.images.to(device)
-        self.pixels = Pixels.of(dataset, device, compute.dtype, dataset.padding)
+        self.pixels = Pixels.of(dataset, device, compute.dtype, dataset.padding, compute.maps)
         self._graph: GraphedStep | None = None  # of the current task, on a GPU
         self._plain_steps = 0  # of the current task
         self.method: Method = stack([member.method for member in group.members], device, compute.dtype)
@@ -125,8 +125,7 @@ class Trainer:
     def batch(self, draws: EpochDraws, step: int | Tensor) -> tuple[Tensor, Tensor]:
         """The images (K, places, C, H, W) and labels (K, places) of one step."""
         index, labels, corner, flipped = draws.at(step)
-        raw = self.images[index.flatten()]
-        x = self.pixels.view(raw, corner.flatten(0, 1), flipped.flatten())
+        x = self.pixels.view(self.images, index.flatten(), corner.flatten(0, 1), flipped.flatten())
         return x.unflatten(0, index.shape), labels
 
     def forward(self, state: State, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

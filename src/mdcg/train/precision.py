@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mdcg import kernels
 from mdcg.errors import MdcgError, unknown
 
 PRECISIONS = ("auto", "fp32", "tf32", "bf16", "fp64")
@@ -27,15 +28,26 @@ class Compute:
     def dtype(self) -> torch.dtype:
         return torch.float64 if self.precision == "fp64" else torch.float32
 
+    @property
+    def maps(self) -> torch.dtype:
+        """Of images and feature maps."""
+        return torch.bfloat16 if self.precision == "bf16" else self.dtype
+
+    @property
+    def fused(self) -> bool:
+        """Whether backbones may use the fused kernels; their products of float32 numbers are made in TF32."""
+        return self.device.type == "cuda" and self.precision in ("tf32", "bf16") and kernels.available()
+
     @contextlib.contextmanager
     def settings(self) -> Iterator[None]:
-        """TF32 on or off for the length of a run."""
+        """TF32 and fused kernels on or off for the length of a run."""
         matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
         tf32 = self.precision == "tf32"
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
         torch.backends.cudnn.allow_tf32 = tf32
         try:
-            yield
+            with kernels.use(self.fused):
+                yield
         finally:
             torch.set_float32_matmul_precision(matmul)
             torch.backends.cudnn.allow_tf32 = cudnn

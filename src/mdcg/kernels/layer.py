@@ -1,0 +1,209 @@
+"""A convolution and its BatchNorm, for K members: what they compute, as launches of kernels.
+
+Maps are (K, images, height, width, channels).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from mdcg.kernels import conv, norm
+from mdcg.models.members import BatchNorm2d, Conv2d
+
+PARTS, COLUMNS = 128, 16  # tile of the kernels that add up partial sums
+PROGRAMS = 1056  # that share the sum of a weight's gradient: eight for each multiprocessor of an H200
+ELEMENTS = 4096  # tile of the kernels that make one pass over a map
+
+
+@dataclass(frozen=True)
+class Moments:
+    """A batch's statistics per member and channel, and the affine map that normalises by them."""
+
+    mean: Tensor
+    rstd: Tensor
+    scale: Tensor
+    shift: Tensor
+
+
+@dataclass(frozen=True)
+class Masked:
+    """A gradient that is zero where ReLU was closed, and the partial sums of it that BatchNorm needs."""
+
+    g: Tensor
+    sums: Tensor
+    products: Tensor
+
+
+@dataclass(frozen=True)
+class Below:
+    """What made a convolution's input: a map before BatchNorm, its statistics, and with a residual the input itself."""
+
+    x: Tensor
+    moments: Moments
+    output: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Layer:
+    conv: Conv2d
+    norm: BatchNorm2d
+    weight: Tensor  # (K, taps, inputs, outputs), in the precision of the maps
+    products: str  # precision of the products of float32 numbers: "tf32" or "ieee"
+
+    def convolve(self, x: Tensor) -> tuple[Tensor, Moments]:
+        """The convolution and its statistics over the batch, which the running ones follow."""
+        y, tiles = self._empty_output(x)
+        sums, squares = _floats(x, 2, tiles, self._columns)
+        self._forward(x, y, sums=sums, squares=squares)
+        mean, rstd, scale, shift = _floats(x, 4, self._columns)
+        rows = y.numel() // self._columns
+        n = self.norm
+        norm.finish_moments[(triton.cdiv(self._columns, COLUMNS),)](
+            sums, squares, n.weight, n.bias, n.running_mean, n.running_var, mean, rstd, scale, shift,
+            tiles, rows, self._columns, n.eps, n.momentum, PARTS, COLUMNS,
+        )  # fmt: skip
+        return y, Moments(mean, rstd, scale, shift)
+
+    def activate(self, x: Tensor, m: Moments, residual: Tensor | None = None, relu: bool = True) -> Tensor:
+        """relu(norm(x) + residual), x being `convolve`'s result."""
+        y = torch.empty_like(x)
+        rows, tile = self._rows(x), ELEMENTS // self._outputs
+        norm.apply[(triton.cdiv(rows, tile), len(x))](
+            x, residual, y, m.scale, m.shift, rows, self._outputs, relu, residual is not None, tile
+        )
+        return y
+
+    def infer(
+        self, x: Tensor, scale: Tensor, shift: Tensor, residual: Tensor | None = None, relu: bool = True
+    ) -> Tensor:
+        """relu(norm(conv(x)) + residual) with fixed statistics, in one go."""
+        y, _ = self._empty_output(x)
+        self._forward(x, y, scale=scale, shift=shift, residual=residual, relu=relu)
+        return y
+
+    def gradient_sums(self, dy: Tensor, x: Tensor, m: Moments, output: Tensor | None = None, per_dy: int = 1) -> Masked:
+        """Mask dy by `output` (None: it is masked already), dy being that of the mean of `per_dy` pixels each."""
+        rows, tile = self._rows(x), ELEMENTS // self._outputs
+        tiles = triton.cdiv(rows, tile)
+        g = dy if output is None else torch.empty_like(x)
+        sums, products = _floats(x, 2, tiles, self._columns)
+        norm.gradient_sums[(tiles, len(x))](
+            dy, x, output, g, sums, products, m.mean, m.rstd, rows, per_dy, self._outputs, output is not None, tile
+        )
+        return Masked(g, sums, products)
+
+    def norm_gradient(self, masked: Masked, x: Tensor, m: Moments) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of x, `convolve`'s result, and of BatchNorm's weight and bias."""
+        rows, tile = self._rows(x), ELEMENTS // self._outputs
+        dweight, dbias, of_g, of_x, constant = _floats(x, 5, self._columns)
+        norm.finish_gradient_sums[(triton.cdiv(self._columns, COLUMNS),)](
+            masked.sums, masked.products, m.mean, m.rstd, self.norm.weight, dweight, dbias, of_g, of_x, constant,
+            len(masked.sums), rows, self._columns, PARTS, COLUMNS,
+        )  # fmt: skip
+        dx = torch.empty_like(x)
+        norm.gradient_apply[(triton.cdiv(rows, tile), len(x))](
+            masked.g, x, dx, of_g, of_x, constant, rows, self._outputs, tile
+        )
+        return dx, dweight.view_as(self.norm.weight), dbias.view_as(self.norm.bias)
+
+    def weight_gradient(self, x: Tensor, dy: Tensor) -> Tensor:
+        """Of the convolution's weight, from its input and its output's gradient."""
+        rows, (tile, warps) = self._rows(dy), weight_tile(self._outputs)
+        tiles = triton.cdiv(rows, tile)
+        each = triton.cdiv(tiles, max(1, PROGRAMS // (len(x) * self.conv.kernel)))
+        parts = triton.cdiv(tiles, each)
+        dw = _floats(x, parts, *self.weight.shape)
+        conv.weight_gradient[(parts, len(x), self.conv.kernel)](
+            x, dy, dw, x.shape[1], x.stride(0),
+            HIGH=x.shape[2], WIDE=x.shape[3], PIXEL=x.stride(3), BLOCK=self._block, ROWS=tile, TILES=each,
+            num_warps=warps, **self._shape,
+        )  # fmt: skip
+        return self.conv.as_weight(dw.sum(0))
+
+    def input_gradient(self, dy: Tensor, x: Tensor, add: Tensor | None = None, below: Below | None = None) -> Masked:
+        """Of the convolution's input x, plus `add`; with `below`, masked by the ReLU that made x."""
+        inputs, stride = self.weight.shape[2], self.conv.stride
+        tile, warps = forward_tile(inputs)
+        pixels = x.shape[1] * triton.cdiv(x.shape[2], stride) * triton.cdiv(x.shape[3], stride)  # of the largest phase
+        tiles = triton.cdiv(pixels, tile) * stride**2
+        dx = torch.empty(x.shape, dtype=dy.dtype, device=dy.device)
+        sums, products = _floats(x, 2, tiles if below else 0, len(x) * inputs)
+        m, output = (below.moments, below.output) if below else (None, None)
+        conv.input_gradient[(tiles, len(x))](
+            dy, self.weight, dx, add, sums, products, below and below.x, m and m.mean, m and m.rstd, m and m.scale,
+            m and m.shift, output, x.shape[1],
+            HIGH=x.shape[2], WIDE=x.shape[3], ADD=add is not None, SUMS=below is not None, OUTPUT=output is not None,
+            ROWS=tile, num_warps=warps, **self._shape,
+        )  # fmt: skip
+        return Masked(dx, sums, products)
+
+    def _forward(
+        self,
+        x: Tensor,
+        y: Tensor,
+        sums: Tensor | None = None,
+        squares: Tensor | None = None,
+        scale: Tensor | None = None,
+        shift: Tensor | None = None,
+        residual: Tensor | None = None,
+        relu: bool = False,
+    ) -> None:
+        tile, warps = forward_tile(self._outputs)
+        conv.forward[(triton.cdiv(self._rows(y), tile), len(x))](
+            x, self.weight, y, sums, squares, self.norm.running_mean, scale, shift, residual, x.shape[1], x.stride(0),
+            HIGH=x.shape[2], WIDE=x.shape[3], PIXEL=x.stride(3), MOMENTS=sums is not None, RELU=relu,
+            RESIDUAL=residual is not None, BLOCK=self._block, ROWS=tile, num_warps=warps, **self._shape,
+        )  # fmt: skip
+
+    def _empty_output(self, x: Tensor) -> tuple[Tensor, int]:
+        """Room for the convolution's result, and in how many tiles it is made."""
+        high, wide = ((side - 1) // self.conv.stride + 1 for side in x.shape[2:4])
+        y = torch.empty(len(x), x.shape[1], high, wide, self._outputs, dtype=self.weight.dtype, device=x.device)
+        return y, triton.cdiv(self._rows(y), forward_tile(self._outputs)[0])
+
+    @property
+    def _outputs(self) -> int:
+        return self.weight.shape[3]
+
+    @property
+    def _columns(self) -> int:
+        return len(self.weight) * self._outputs
+
+    @property
+    def _block(self) -> int:
+        """Products have at least 16 terms: a multiplication by a smaller matrix has no instruction."""
+        return max(16, int(triton.next_power_of_2(self.weight.shape[2])))
+
+    @property
+    def _shape(self) -> dict[str, Any]:
+        return {
+            "KERNEL": self.conv.kernel,
+            "STRIDE": self.conv.stride,
+            "INPUTS": self.weight.shape[2],
+            "OUTPUTS": self._outputs,
+            "PRECISION": self.products,
+        }
+
+    @staticmethod
+    def _rows(x: Tensor) -> int:
+        """Pixels of one member."""
+        return x.shape[1] * x.shape[2] * x.shape[3]
+
+
+def forward_tile(channels: int) -> tuple[int, int]:
+    """Rows and warps of a convolution with so many results per pixel."""
+    return {16: (256, 4), 32: (128, 4)}.get(channels, (128, 8))
+
+
+def weight_tile(channels: int) -> tuple[int, int]:
+    """Rows and warps of a weight gradient."""
+    return {16: (64, 1), 32: (64, 2)}.get(channels, (128, 4))
+
+
+def _floats(like: Tensor, *shape: int) -> Tensor:
+    return like.new_empty(shape, dtype=torch.float32)

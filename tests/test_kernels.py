@@ -1,0 +1,103 @@
+"""The fused kernels against the plain modules in float64. Without a GPU, Triton's interpreter runs them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from mdcg import kernels
+from mdcg.models import build_model
+from mdcg.models.resnet import ResNet
+from mdcg.train.augment import Pixels
+from tests.conftest import toy_dataset
+
+pytest.importorskip("triton")
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def resnet(members: int, seed: int, dtype: torch.dtype, widths: tuple[int, ...] = (16, 32), blocks: int = 2) -> ResNet:
+    """Weights and statistics as if it had been trained a little."""
+    torch.manual_seed(seed)
+    net = ResNet(members, 3, widths, blocks, large_stem=False, fan="in").double()
+    for value in net.state_dict().values():
+        value.copy_(torch.rand_like(value) + 0.5 if value.ndim == 2 else 0.1 * torch.randn_like(value))
+    return net.to(DEVICE, dtype)
+
+
+def relative(ours: Tensor, reference: Tensor) -> float:
+    return float(((ours.double() - reference).norm() / reference.norm()).detach())
+
+
+@pytest.mark.parametrize(("members", "images", "side"), [(1, 3, 8), (3, 2, 6), (2, 5, 7)])
+def test_training_pass_is_that_of_the_modules(members: int, images: int, side: int) -> None:
+    """Features, gradients of every parameter, and running statistics, also for odd sides."""
+    fused, plain = resnet(members, side, torch.float32), resnet(members, side, torch.float64)
+    x = torch.randn(members, images, 3, side, side, device=DEVICE)
+    with kernels.use(True):
+        features = fused(x)
+    reference = plain(x.double())
+    assert relative(features, reference) < 1e-5
+    towards = torch.randn_like(features)
+    gradients = torch.autograd.grad(features, list(fused.parameters()), towards)
+    references = torch.autograd.grad(reference, list(plain.parameters()), towards.double())
+    for (name, parameter), ours, theirs in zip(fused.named_parameters(), gradients, references, strict=True):
+        assert relative(ours, theirs) < 2e-4, name
+        assert ours.stride() == parameter.stride(), name  # or the optimizer's loops over all tensors would be slow
+    for (name, ours), theirs in zip(fused.named_buffers(), plain.buffers(), strict=True):
+        assert relative(ours, theirs) < 1e-5, name
+
+
+def test_variance_survives_a_large_mean() -> None:
+    """Sums of squares lose all digits when the mean is large; sums around the running mean do not."""
+    fused, plain = resnet(1, 0, torch.float32, blocks=1), resnet(1, 0, torch.float64, blocks=1)
+    x = torch.randn(1, 4, 3, 6, 6, device=DEVICE) + 1000
+    with torch.no_grad():
+        for _ in range(80):  # the running mean finds the mean
+            plain(x.double())
+        fused.load_state_dict(plain.state_dict())
+        with kernels.use(True):
+            features = fused(x)
+        assert relative(features, plain(x.double())) < 1e-3
+
+
+def test_inference_is_that_of_the_modules() -> None:
+    fused, plain = resnet(2, 1, torch.float32).eval(), resnet(2, 1, torch.float64).eval()
+    x = torch.randn(2, 9, 3, 8, 8, device=DEVICE)
+    with kernels.use(True), torch.no_grad():
+        features = fused(x[:, 4:])  # a part of a batch, as teachers see it
+    assert relative(features, plain(x[:, 4:].double())) < 1e-5
+    for ours, theirs in zip(fused.buffers(), plain.buffers(), strict=True):
+        assert relative(ours, theirs) < 1e-6  # untouched
+
+
+def test_views_are_those_of_plain_code() -> None:
+    dataset = toy_dataset([8, 8], side=6, channels=3)
+    pixels = Pixels.of(dataset, DEVICE, torch.float32, padding=2)
+    images = dataset.train.images.to(DEVICE)
+    index = torch.tensor([3, 3, 15, 0, 7], device=DEVICE)
+    corner = torch.tensor([[0, 0], [4, 4], [2, 2], [1, 3], [3, 0]], device=DEVICE)
+    flipped = torch.tensor([False, True, True, False, True], device=DEVICE)
+    plain = pixels.view(images, index, corner, flipped)
+    with kernels.use(True):
+        fused = pixels.view(images, index, corner, flipped)
+    torch.testing.assert_close(fused, plain, rtol=1e-6, atol=1e-6)
+
+
+def test_members_do_not_depend_on_company() -> None:
+    """A member's features are the same bits, alone or among others."""
+    together = resnet(3, 2, torch.float32)
+    x = torch.randn(3, 2, 3, 8, 8, device=DEVICE)
+    alone = ResNet(1, 3, (16, 32), 2, large_stem=False, fan="in").to(DEVICE)
+    alone.load_state_dict({name: value[1:2] for name, value in together.state_dict().items()})
+    with kernels.use(True), torch.no_grad():
+        torch.testing.assert_close(together(x)[1:2], alone(x[1:2]), rtol=0, atol=0)
+
+
+def test_a_large_stem_stays_plain() -> None:
+    model = build_model("resnet18", "incremental", (3, 32, 32), seeds=[0])
+    x = torch.randn(1, 1, 3, 32, 32)
+    with torch.no_grad():
+        plain = model.eval().backbone(x)
+        with kernels.use(True):
+            torch.testing.assert_close(model.backbone(x), plain, rtol=0, atol=0)
