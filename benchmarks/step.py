@@ -55,7 +55,7 @@ def measure(dataset: Dataset, members: int, steps: int, backbone: str) -> dict[s
     state.task = 1
     states.begin_task(state, group)
     state.model.train()
-    draws = draw_epoch(group, state.memories, 1, 0, machine)
+    draws = draw_epoch(group, state.memories, 1, 0)
     times: dict[str, list[float]] = {part: [] for part in PARTS}
 
     @contextmanager

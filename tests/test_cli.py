@@ -8,9 +8,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from rich.console import Console
 
@@ -19,6 +21,7 @@ from mdcg.experiments.recipe import make_recipe
 from mdcg.methods import METHODS
 from mdcg.report.tables import accuracy_matrix
 from mdcg.train.loop import Trainer
+from mdcg.train.state import State
 from tests.conftest import Answer, Cli
 from tests.test_data import save_image
 
@@ -182,6 +185,11 @@ BAD = [
     ("run --scenario digits-5 --method replay --memory 50 --set lam=1", "There is none."),
     ("run --scenario digits-5 --method md-cg --memory 5", "cannot hold one image of each of the 10 classes"),
     ("run --scenario digits-5 --method md-cg --memory 0", "'memory' is wrong"),
+    ("run --scenario digits-5 --method md-cg --memory many", "'memory' is wrong"),
+    ("run --scenario digits-5 --method md-cg --memory 100,", "'memory' is wrong"),
+    ("run --scenario digits-5 --method md-cg --memory 100,5", "a memory of 5 cannot hold one image of each"),
+    ("run --scenario digits-5 --method md-cg --memory 100 --set lam=1,,2", "is not of the form key=value"),
+    ("run --scenario digits-5 --method md-cg --memory 100 --set lam=1,-2", "'lam' is wrong"),
     ("run --scenario digits-5 --method naive --seeds 4-0", "not a usable range of at most 10,000 seeds"),
     ("run --scenario digits-5 --method naive --seeds one", "not a list of seeds"),
     ("run --scenario digits-5 --method naive --seeds -1", "not a list of seeds"),
@@ -225,9 +233,7 @@ def test_mistakes_get_one_sentence(
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]  # and nothing is left behind
 
 
-@pytest.mark.parametrize(
-    "words", [["run", "--epoch", "3"], ["run", "--memory", "many"], ["fly"], ["list"], ["run", "--members", "0"]]
-)
+@pytest.mark.parametrize("words", [["run", "--epoch", "3"], ["fly"], ["list"], ["run", "--members", "0"]])
 def test_mistakes_in_options(cli: Cli, words: list[str]) -> None:
     answer = cli(*words)
     assert answer.code == 2
@@ -252,7 +258,9 @@ def test_mistakes_in_options(cli: Cli, words: list[str]) -> None:
         ("scenario: digits-5\nlam: 0.1\n", "put it under set"),
         ("scenario: digits-5\nmethod: md\nmemory: yes\n", "'memory' is wrong"),
         ("scenario: digits-5\nset: {lam: 2024-13-01}\n", "is not valid YAML"),
-        ("scenario: digits-5\nmethod: md\nset: {lam: [1]}\n", "must be a number, a word"),
+        ("scenario: digits-5\nmethod: md\nset: {lam: [[1]]}\n", "must be a number, a word"),
+        ("scenario: digits-5\nmethod: md\nset: {lam: []}\n", "must be a number, a word"),
+        ("scenario: digits-5\nmethod: md\nmemory: []\n", "give at least one size"),
     ],
 )
 def test_bad_recipes(cli: Cli, tmp_path: Path, text: str, told: str) -> None:
@@ -378,11 +386,74 @@ def test_full_disk_while_training(cli: Cli, runs: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("said", ["CUDA out of memory. Tried to allocate", "Expected canUse32BitIndexMath(input)"])
 def test_too_little_memory(cli: Cli, runs: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
-    def fail(self: Trainer, state: object) -> None:
+    def fail(self: Trainer, state: object, tasks: object = None) -> None:
         raise RuntimeError(said)
 
     monkeypatch.setattr(Trainer, "train", fail)
     words = ["run", *QUICK, "--method", "naive"]
     assert "try a smaller --batch-size" in cli(*words, "--out", runs / "a").sentence()
     many = cli(*words, "--out", runs / "b", "--seeds", "0-3")
-    assert "try --members 2 or a smaller --batch-size" in many.sentence()
+    assert many.code == 2
+    assert [line.split("; ")[1] for line in many.err.splitlines()] == [
+        "going on with 2.",
+        "going on with 1.",
+        "try a smaller --batch-size.",
+    ]
+
+
+@pytest.mark.parametrize("when", [5, 25, 40])  # steps: in task 1, which founders train, in task 2, in task 3
+def test_too_little_memory_for_so_many(cli: Cli, runs: Path, monkeypatch: pytest.MonkeyPatch, when: int) -> None:
+    """The halves go on where the whole was, and end with the same numbers."""
+    words = ["run", "--scenario", "digits-3", "--method", "md-cg", "--memory", "30,60", "--seeds", "0-1"]
+    words += ["--epochs", "2", "--json", "--out"]
+    calm = json.loads(cli(*words, runs / "a").out)
+    monkeypatch.setattr("mdcg.train.loop.SAVING", 1)
+    steps, original = [0], Trainer.train_step
+
+    def fail(self: Trainer, *args: Any, **kwargs: Any) -> None:
+        steps[0] += 1
+        if steps[0] >= when and len(self.group.members) > (1 if when == 5 else 2):
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        original(self, *args, **kwargs)
+
+    monkeypatch.setattr(Trainer, "train_step", fail)
+    answer = cli(*words, runs / "b")
+    assert "too small for 4 runs together; going on with 2" in answer.err
+    for label, result in json.loads(answer.out)["methods"].items():
+        for ours, theirs in zip(result["runs"], calm["methods"][label]["runs"], strict=True):
+            assert ours["R"] == theirs["R"]
+    assert not list((runs / "b" / ".groups").iterdir())
+
+
+def test_a_gpu_that_vanishes(cli: Cli, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["run", *QUICK[:2], "--method", "naive", "--epochs", "3", "--out", runs]
+    calls, original = [0], Trainer._finish_epoch
+
+    def fail(self: Trainer, state: State) -> None:
+        calls[0] += 1
+        if calls[0] == 2:
+            raise RuntimeError("CUDA error: unspecified launch failure\nCompile with TORCH_USE_CUDA_DSA")
+        original(self, state)
+
+    monkeypatch.setattr(Trainer, "_finish_epoch", fail)
+    told = cli(*words).sentence()
+    assert "the GPU stopped working (CUDA error: unspecified launch failure); what was saved is kept" in told
+    assert len(list(runs.glob(".groups/*/*.safetensors"))) == 1
+    again = cli(*words)
+    assert again.code == 0
+    assert "going on with naive" in again.err
+
+
+def test_memories_and_settings_as_lists(cli: Cli, runs: Path) -> None:
+    """Every combination is a run; those of one seed share their first task; each is what it is alone."""
+    words = ["run", *QUICK, "--method", "md", "--seeds", "0-1", "--out", runs]
+    several = cli(*words, "--memory", "20,40", "--set", "lam=0.5,1", "--json")
+    found = json.loads(several.out)["methods"]
+    assert list(found) == [f"md, memory {m}, lam {lam}" for m in (20, 40) for lam in (0.5, 1.0)]
+    alone = json.loads(cli(*words[:-1], runs / "alone", "--memory", "40", "--set", "lam=0.5", "--json").out)
+    for ours, theirs in zip(found["md, memory 40, lam 0.5"]["runs"], alone["runs"], strict=True):
+        assert ours["R"] == theirs["R"]
+    table = cli(*words, "--memory", "20,40", "--set", "lam=0.5,1").out
+    assert [line.split("lam")[0].strip() for line in table.splitlines() if "lam" in line] == [
+        "md, memory 20,", "md, memory 20,", "md, memory 40,", "md, memory 40,"
+    ]  # fmt: skip

@@ -12,6 +12,8 @@ from mdcg.methods import METHODS
 from mdcg.models import Model
 from mdcg.models.backbones import BACKBONES
 from mdcg.train import state as states
+from mdcg.train.capacity import Meter, members_that_fit
+from mdcg.train.fork import fork, founders
 from mdcg.train.group import Group
 from mdcg.train.loop import Trainer
 from mdcg.train.precision import compute
@@ -48,6 +50,52 @@ def test_together_equals_alone_to_the_bit(method: str, precision: str) -> None:
         assert len(together.memories[1]) == 20
         weights = together.model.state_dict()["head.classifier.weight"]
         assert not torch.allclose(weights[1], weights[2])  # memory size and λ do matter
+
+
+@pytest.mark.parametrize("method", METHODS.names())
+def test_a_first_task_trained_once_for_all_of_a_seed(method: str) -> None:
+    """Founders train task 1; then each member goes its own way, to the same bits as alone."""
+    members, dataset, machine = three_members(method), toy_dataset(COUNTS), compute("cpu", "fp32")
+    group = toy_group(dataset, method, members)
+    first, parents = founders(group)
+    if METHODS[method].uses_memory:
+        assert [member.seed for member in first.members] == [0, 1]
+        assert parents == [0, 1, 1]
+    begun = Trainer(first, machine).train(states.fresh(first, machine), tasks=1)
+    assert begun.task == 1
+    forked = Trainer(group, machine).train(fork(begun, group, parents, machine))
+    whole = trained(group, "fp32")
+    assert (forked.correct == whole.correct).all()
+    assert forked.history == whole.history
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(forked.model.state_dict()[name], value), name
+    for ours, theirs in zip(forked.memories, whole.memories, strict=True):
+        assert (ours.indices() == theirs.indices()).all()
+
+
+def test_as_many_members_as_fit() -> None:
+    """One member is tried; what it took divides what is free."""
+
+    class Fake(Meter):
+        def __init__(self, free: int) -> None:
+            self._free = free
+
+        def free(self) -> int:
+            return self._free
+
+        def used(self) -> int:
+            return 1_000
+
+        def restart(self) -> None:
+            pass
+
+        def peak(self) -> int:
+            return 1_700
+
+    group = toy_group(toy_dataset(COUNTS), "md-cg", three_members("md-cg"))
+    machine = compute("cpu", "fp32")
+    assert members_that_fit(group, machine, Fake(7_000)) == 7  # 0.7 · 7,000 / 700
+    assert members_that_fit(group, machine, Fake(100)) == 1
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("fp64", 1e-10)])

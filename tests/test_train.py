@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from mdcg.train import state as states
 from mdcg.train.augment import Pixels
 from mdcg.train.epoch import draw_epoch, steps_per_epoch
 from mdcg.train.evaluate import evaluate
+from mdcg.train.graph import AT_ONCE
 from mdcg.train.loop import Trainer
 from mdcg.train.optimizer import SGD
 from mdcg.train.precision import Compute, compute
@@ -84,7 +86,7 @@ def test_an_epoch_visits_every_image() -> None:
     memories = [Memory(12), Memory(30)]
     for memory, view in zip(memories, group.views, strict=True):
         memory.add(view.by_class(view.scenario.positions(0)), np.random.default_rng(0))
-    draws = draw_epoch(group, memories, 1, 0, CPU64)
+    draws = draw_epoch(group, memories, 1, 0)
     for k, view in enumerate(group.views):
         own = view.train_indices(view.scenario.positions(1))
         steps = -(-len(own) // 16)
@@ -98,8 +100,8 @@ def test_an_epoch_visits_every_image() -> None:
         position = view.train_positions[draws.index[k].numpy()]
         assert (draws.labels[k].numpy() == position).all()
         assert draws.corner[k].max() <= 2
-    again = draw_epoch(group, memories, 1, 0, CPU64)
-    other = draw_epoch(group, memories, 1, 1, CPU64)
+    again = draw_epoch(group, memories, 1, 0)
+    other = draw_epoch(group, memories, 1, 1)
     assert torch.equal(draws.index, again.index)
     assert not torch.equal(draws.index, other.index)
 
@@ -110,7 +112,7 @@ def test_methods_see_the_same_views_of_the_current_images() -> None:
     without = toy_group(dataset, "naive", [(0, 0, {})])
     memory = Memory(12)
     memory.add(with_memory.views[0].by_class(range(2)), np.random.default_rng(0))
-    a, b = draw_epoch(with_memory, [memory], 1, 3, CPU64), draw_epoch(without, [Memory(0)], 1, 3, CPU64)
+    a, b = draw_epoch(with_memory, [memory], 1, 3), draw_epoch(without, [Memory(0)], 1, 3)
     assert torch.equal(a.index[:, :, :16], b.index)
     assert torch.equal(a.corner[:, :, :16], b.corner)
     assert torch.equal(a.flipped[:, :, :16], b.flipped)
@@ -137,7 +139,7 @@ def test_a_run_equals_a_plain_loop() -> None:
                 buffer[tuple(slice(n) for n in velocity[name].shape)] = velocity[name]
             optimizer.state[parameter]["momentum_buffer"] = buffer
         for epoch in range(2):
-            draws = draw_epoch(group, [memory], task, epoch, CPU64)
+            draws = draw_epoch(group, [memory], task, epoch)
             for step in range(int(draws.steps[0])):
                 x, labels = trainer.batch(draws, step)
                 logits = model(x)[0]
@@ -160,33 +162,26 @@ def test_a_run_equals_a_plain_loop() -> None:
         torch.testing.assert_close(value, model.state_dict()[name], rtol=1e-9, atol=1e-11)
 
 
-def test_a_step_counted_on_the_device() -> None:
-    """As in a CUDA graph: the number of the step is a tensor."""
-    group = toy_group(toy_dataset([20, 25, 20, 25]), "md-cg", [(0, 9, {}), (1, 12, {})], tasks=2)
-    trainer = Trainer(group, CPU64)
-    plain, counted = states.fresh(group, CPU64), states.fresh(group, CPU64)
-    draws = draw_epoch(group, plain.memories, 0, 0, CPU64)
-    counter = torch.zeros(1, dtype=torch.int64)
-    for state in (plain, counted):
-        states.begin_task(state, group)
-    for step in range(2):
-        trainer.train_step(plain, draws, step)
-        trainer.train_step(counted, draws, counter)
-        counter += 1
-    for name, value in plain.model.state_dict().items():
-        assert torch.equal(counted.model.state_dict()[name], value)
+def test_the_path_of_graphs_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several steps per replay, counted on the device, with draws in fixed buffers and members that rest.
 
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_graphs_equal_plain_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    group = toy_group(toy_dataset([200] * 6), "md-cg", [(0, 30, {"lam": 0.5}), (1, 60, {"lam": 1.0})])
-    gpu = Compute(torch.device("cuda"), "fp64")
-    graphed = Trainer(group, gpu).train(states.fresh(group, gpu))
-    monkeypatch.setattr("mdcg.train.loop.WARM_UP", -1)  # never captured
-    plain = Trainer(group, gpu).train(states.fresh(group, gpu))
-    for name, value in plain.model.state_dict().items():
-        torch.testing.assert_close(graphed.model.state_dict()[name], value, rtol=0, atol=1e-9)
-    assert (graphed.correct == plain.correct).all()
+    Where there is no GPU, work is not captured but done: everything else is as with graphs.
+    """
+    if not torch.cuda.is_available():
+        monkeypatch.setattr("mdcg.train.graph.capture", lambda work, pool: work)
+    group = toy_group(toy_dataset([70, 95, 60, 90, 80, 75]), "md-cg", [(0, 30, {"lam": 0.5}), (1, 60, {"lam": 1.0})])
+    machine = Compute(torch.device("cuda" if torch.cuda.is_available() else "cpu"), "fp64")
+    plain, graphed = Trainer(group, machine), Trainer(group, machine)
+    plain.graphs, graphed.graphs = False, True
+    counts: list[int] = []
+    monkeypatch.setattr(graphed, "watcher", SimpleNamespace(step=counts.append, epoch=lambda *told: None))
+    wanted, got = plain.train(states.fresh(group, machine)), graphed.train(states.fresh(group, machine))
+    assert {1, AT_ONCE} == set(counts)
+    assert sum(counts) == graphed.total_steps()
+    for name, value in wanted.model.state_dict().items():
+        assert torch.equal(got.model.state_dict()[name], value)
+    assert got.history == wanted.history
+    assert (got.correct == wanted.correct).all()
 
 
 def test_evaluation_counts_correct_predictions() -> None:
@@ -211,7 +206,7 @@ def test_held_out_images_are_not_trained_on() -> None:
     group = toy_group(toy_dataset([20] * 4), "cumulative", [(0, 0, {})], tasks=2, hold_out=0.25)
     view = group.views[0]
     assert view.eval_total.tolist() == [5] * 4
-    trained = set(draw_epoch(group, [Memory(0)], 1, 0, CPU64).index.flatten().tolist())
+    trained = set(draw_epoch(group, [Memory(0)], 1, 0).index.flatten().tolist())
     assert trained.isdisjoint(view.eval_indices.tolist())
     assert len(trained) == 60
 

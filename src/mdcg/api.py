@@ -120,7 +120,10 @@ def run(
     """
     if "methods" in recipe:
         raise MdcgError("mdcg.run takes one method=…; for several see mdcg.compare.")
-    (result,) = compare(seeds=seeds, members=members, fresh=fresh, quiet=quiet, **recipe).values()
+    asked = _recipe(seeds, recipe)
+    if len(asked.memory) > 1 or any(isinstance(value, list) for value in asked.set.values()):
+        raise MdcgError("mdcg.run takes one memory size and one value of each setting; for several see mdcg.compare.")
+    (result,) = run_recipe(asked, members=members, fresh=fresh, quiet=quiet).values()
     return result
 
 
@@ -132,30 +135,34 @@ def compare(
     quiet: bool = False,
     **recipe: Any,
 ) -> dict[str, Result]:
-    """The same for several methods=[…]: a result for each.
+    """The same for several methods=[…], memory sizes memory=[…] or settings set={"lam": […]}: a result for each.
 
     >>> import mdcg, tempfile
     >>> asked = dict(methods=["naive", "replay"], memory=20, epochs=1, out=tempfile.mkdtemp())
     >>> sorted(mdcg.compare(scenario="digits-2", **asked))
     ['naive', 'replay']
     """
+    return run_recipe(_recipe(seeds, recipe), fresh=fresh, quiet=quiet, members=members)
+
+
+def _recipe(seeds: Iterable[int] | str | int, keys: dict[str, Any]) -> Recipe:
     chosen = seeds if isinstance(seeds, str | int) else [operator.index(seed) for seed in seeds]
-    return run_recipe(make_recipe(**recipe, seeds=chosen), fresh=fresh, quiet=quiet, members=members)
+    return make_recipe(**keys, seeds=chosen)
 
 
 def run_recipe(
     recipe: Recipe, *, fresh: bool = False, quiet: bool = False, members: int | None = None
 ) -> dict[str, Result]:
-    """All runs of a recipe, by method."""
+    """All runs of a recipe, by method; where memories or settings were given as lists, by these too."""
     machine = compute(recipe.device, recipe.precision)
     recipe.check_names()
     dataset = load_for(recipe)
     specs = recipe.resolve(dataset)
     records = run_specs(specs, dataset, machine, recipe.out, fresh=fresh, quiet=quiet, members=members, warn=_warn)
-    return {
-        name: Result([record for record in records if record.spec.method == name], recipe.out, dataset)
-        for name in recipe.asked_methods()
-    }
+    together: dict[str, list[Record]] = {}
+    for record in records:
+        together.setdefault(recipe.label(record.spec), []).append(record)
+    return {label: Result(own, recipe.out, dataset) for label, own in together.items()}
 
 
 def load_for(recipe: Recipe) -> Dataset:

@@ -45,9 +45,11 @@ def _option(kind: object, *names: str, **declared: Any) -> object:
 #: What `run` and `compare` share: all that a recipe may say, and how to go about it.
 SHARED = {
     "scenario": _option(str | None, help="DATASET-TASKS, for instance digits-5 or folder:PATH-4."),
-    "memory": _option(int | None, help="Images the memory may hold."),
+    "memory": _option(str | None, help="Images the memory may hold; several sizes as 200,500."),
     "seeds": _option(str | None, help="Seeds, for instance 0-4 or 0,2,5.  [default: 0]"),
-    "settings": _option(list[str] | None, "--set", help="A setting of the method or head, key=value."),
+    "settings": _option(
+        list[str] | None, "--set", help="A setting of the method or head, key=value or key=value,value."
+    ),
     "epochs": _option(int | None, help="Epochs per task."),
     "batch_size": _option(int | None, help="Images per batch."),
     "rate": _option(float | None, help="Learning rate."),
@@ -102,7 +104,10 @@ def run(
     if asked.methods:
         raise MdcgError("the recipe names several methods; give it to 'mdcg compare', or name one with --method.")
     name = asked.asked_methods()[0]
-    result = _run(asked, options)[name]
+    results = _run(asked, options)
+    if len(results) > 1:
+        return _print_comparison(results, asked, options, ranked=False)
+    (result,) = results.values()
     if options["as_json"]:
         return _print_json(result.as_json())
     from mdcg.experiments.store import Store
@@ -129,20 +134,14 @@ def compare(
     named = None if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
     asked = _recipe(options, methods=named)
     results = _run(asked, options)
-    title = asked.scenario + (f", memory {asked.memory}" if asked.memory else "") + _held_out(asked)
     if report is not None:
         from mdcg.files import write_whole
         from mdcg.report.page import page
 
-        write_whole(report, page(results, title).encode())
-    if options["as_json"]:
-        return _print_json({"methods": {name: result.as_json() for name, result in results.items()}})
-    from mdcg.report.tables import comparison
-
-    Console().print(comparison(results, title))
-    if report is not None:
+        write_whole(report, page(results, _title(asked)).encode())
+    _print_comparison(results, asked, options)
+    if report is not None and not options["as_json"]:
         print(f"report: {report}")
-    return None
 
 
 @app.command()
@@ -267,6 +266,18 @@ def _recipe(options: dict[str, Any], **methods: Any) -> Recipe:
         in_file = keys.get("set")
         keys["set"] = {**(in_file if isinstance(in_file, dict) else {}), **parse_settings(options["settings"])}
     return make_recipe(**keys)
+
+
+def _title(asked: Recipe) -> str:
+    return asked.scenario + (f", memory {asked.memory[0]}" if len(asked.memory) == 1 else "") + _held_out(asked)
+
+
+def _print_comparison(results: dict[str, Result], asked: Recipe, options: dict[str, Any], ranked: bool = True) -> None:
+    if options["as_json"]:
+        return _print_json({"methods": {label: result.as_json() for label, result in results.items()}})
+    from mdcg.report.tables import comparison
+
+    return Console().print(comparison(results, _title(asked), ranked))
 
 
 def _held_out(asked: Recipe) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -24,8 +25,10 @@ from mdcg.train.precision import PRECISIONS
 class Recipe(BaseModel):
     """What a person asks for; whatever is left out follows the paper's protocol.
 
-    >>> Recipe(scenario="digits-5", method="replay", memory=100, seeds="0-2").seeds
-    [0, 1, 2]
+    Of memory sizes and of settings there may be several: every combination is then a run, once per seed.
+
+    >>> Recipe(scenario="digits-5", method="replay", memory="100,200", seeds="0-2").memory
+    [100, 200]
     """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -33,7 +36,7 @@ class Recipe(BaseModel):
     scenario: str
     method: str | None = None
     methods: list[str] = []
-    memory: int | None = Field(None, ge=1, strict=True)
+    memory: list[Annotated[int, Field(ge=1, strict=True)]] = []
     seeds: list[int] = [0]
     set: dict[str, Any] = {}
     head: str | None = None
@@ -68,6 +71,20 @@ class Recipe(BaseModel):
     def _methods(cls, value: object) -> object:
         return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
+    @field_validator("memory", mode="before")
+    @classmethod
+    def _memories(cls, value: object) -> object:
+        if isinstance(value, str):
+            value = [_read_value(part.strip()) for part in value.split(",")]
+        return value if isinstance(value, list | tuple) else [value]
+
+    @field_validator("memory")
+    @classmethod
+    def _memories_usable(cls, value: list[int]) -> list[int]:
+        if not value:
+            raise ValueError("give at least one size")
+        return list(dict.fromkeys(value))
+
     @field_validator("seeds", mode="before")
     @classmethod
     def _seeds(cls, value: object) -> object:
@@ -86,10 +103,11 @@ class Recipe(BaseModel):
 
     @field_validator("set")
     @classmethod
-    def _set_plain(cls, value: dict[str, Any]) -> dict[str, Value]:
+    def _set_plain(cls, value: dict[str, Any]) -> dict[str, Any]:
         for key, setting in value.items():
-            if not isinstance(setting, bool | int | float | str):
-                raise ValueError(f"'{key}' must be a number, a word or true or false")
+            several = setting if isinstance(setting, list) else [setting]
+            if not several or not all(isinstance(one, bool | int | float | str) for one in several):
+                raise ValueError(f"'{key}' must be a number, a word or true or false, or a list of these")
         return value
 
     @field_validator("precision")
@@ -109,9 +127,36 @@ class Recipe(BaseModel):
         return names
 
     def resolve(self, dataset: Dataset) -> list[RunSpec]:
-        """Every run asked for, method by method, seed by seed."""
+        """Every run asked for, method by method, setting by setting, seed by seed."""
         self.check_names()
-        return [self._resolve_one(name, seed, dataset) for name in self.asked_methods() for seed in self.seeds]
+        return [
+            self._resolve_one(name, memory, settings, seed, dataset)
+            for name in self.asked_methods()
+            for memory in (self.memory if METHODS[name].uses_memory else [0])
+            for settings in self._combinations(name)
+            for seed in self.seeds
+        ]
+
+    def label(self, spec: RunSpec) -> str:
+        """What tells a run's setting from the others asked for: its method, and whatever was given a list."""
+        parts = [spec.method]
+        if len(self.memory) > 1 and METHODS[spec.method].uses_memory:
+            parts.append(f"memory {spec.memory}")
+        chosen = {**spec.hyperparameters, **spec.head_settings}
+        parts += [
+            f"{key} {chosen[key]}" for key, value in self.set.items() if isinstance(value, list) and key in chosen
+        ]
+        return ", ".join(parts)
+
+    def _combinations(self, name: str) -> list[dict[str, Value]]:
+        """One value for each setting that the method or its head has, in every combination."""
+        known = _settings_of(name, self.head)
+        axes = [
+            [(key, one) for one in (value if isinstance(value, list) else [value])]
+            for key, value in self.set.items()
+            if key in known
+        ]
+        return list(map(dict, itertools.product(*axes)))
 
     def check_names(self) -> None:
         """All that can be said to be wrong before the dataset is loaded."""
@@ -121,27 +166,31 @@ class Recipe(BaseModel):
                 known = sorted({setting for name in names for setting in _settings_of(name, self.head)})
                 raise unknown(f"setting of {', '.join(names)}", key, known)
         for name in names:
-            if METHODS[name].uses_memory and self.memory is None:
+            if METHODS[name].uses_memory and not self.memory:
                 raise MdcgError(f"{name} needs a memory; give its size in images, for instance --memory 500.")
         if self.head:
             HEADS[self.head]
         if self.backbone and self.backbone not in backbone_names():
             raise unknown("backbone", self.backbone, backbone_names())
 
-    def _resolve_one(self, name: str, seed: int, dataset: Dataset) -> RunSpec:
+    def _resolve_one(self, name: str, memory: int, chosen: dict[str, Value], seed: int, dataset: Dataset) -> RunSpec:
         kind = METHODS[name]
         _, tasks = parse(self.scenario)
         task_sizes(dataset.classes, tasks)
         head = self.head or kind.head
         usual = protocol(self.scenario, dataset)
-        memory = self._memory(name, dataset)
-        given = {key: value for key, value in self.set.items() if key in kind.model_fields}
+        if kind.uses_memory and memory < dataset.classes:
+            raise MdcgError(
+                f"a memory of {memory} cannot hold one image of each of the {dataset.classes} classes; "
+                f"give --memory {dataset.classes} or more."
+            )
+        given = {key: value for key, value in chosen.items() if key in kind.model_fields}
         try:
             method = kind(**{**kind.tuned(self.scenario, memory), **given})
         except ValidationError as error:
             raise MdcgError(f"method {name}: {explain(error)}") from error
         settings = {key: default for key, (default, _) in HEADS[head].settings.items()}
-        settings |= {key: _number(key, value) for key, value in self.set.items() if key in settings}
+        settings |= {key: _number(key, value) for key, value in chosen.items() if key in settings}
         return RunSpec(
             scenario=self.scenario,
             fingerprint=dataset.fingerprint,
@@ -161,16 +210,6 @@ class Recipe(BaseModel):
             evaluate_every=self.evaluate_every,
             seed=seed,
         )
-
-    def _memory(self, name: str, dataset: Dataset) -> int:
-        if self.memory is None or not METHODS[name].uses_memory:
-            return 0
-        if self.memory < dataset.classes:
-            raise MdcgError(
-                f"a memory of {self.memory} cannot hold one image of each of the {dataset.classes} classes; "
-                f"give --memory {dataset.classes} or more."
-            )
-        return self.memory
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
@@ -216,7 +255,7 @@ def _unknown_key(key: str) -> MdcgError:
 def explain(error: ValidationError) -> str:
     """The first complaint of a validation, as one sentence."""
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"]) or "the recipe"
+    where = ".".join(part for part in first["loc"] if isinstance(part, str)) or "the recipe"
     message = first["msg"].removeprefix("Value error, ")
     given = first["input"]
     value = f", not {given!r}" if isinstance(given, str | int | float) and str(given) not in message else ""
@@ -241,18 +280,19 @@ def parse_seeds(text: str) -> list[int]:
     return seeds
 
 
-def parse_settings(texts: list[str]) -> dict[str, Value]:
-    """`--set key=value` options.
+def parse_settings(texts: list[str]) -> dict[str, Value | list[Value]]:
+    """`--set key=value` options; several values make a list.
 
-    >>> parse_settings(["lam=1e-1", "flag=true", "kind=fast"])
-    {'lam': 0.1, 'flag': True, 'kind': 'fast'}
+    >>> parse_settings(["lam=1e-1,1", "flag=true", "kind=fast"])
+    {'lam': [0.1, 1], 'flag': True, 'kind': 'fast'}
     """
-    settings: dict[str, Value] = {}
+    settings: dict[str, Value | list[Value]] = {}
     for text in texts:
         key, equals, value = (part.strip() for part in text.partition("="))
-        if not equals or not key or not value:
+        values = [part.strip() for part in value.split(",")]
+        if not equals or not key or not all(values):
             raise MdcgError(f"'--set {text}' is not of the form key=value, for instance --set lam=0.1.")
-        settings[key] = _read_value(value)
+        settings[key] = _read_value(value) if len(values) == 1 else [_read_value(part) for part in values]
     return settings
 
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-
-import torch
 
 from mdcg.data import Dataset
 from mdcg.errors import MdcgError
 from mdcg.estimator import Learner
 from mdcg.experiments.spec import RunSpec
 from mdcg.experiments.store import Record, Store, environment
+from mdcg.experiments.troubles import Shortage, is_shortage, troubles_explained
 from mdcg.files import locked, remove_partial, write_whole
 from mdcg.train import state as states
+from mdcg.train.capacity import members_that_fit, release_memory
 from mdcg.train.checkpoint import DONE, MEMBERS, Checkpoints
+from mdcg.train.fork import fork, founders
 from mdcg.train.group import Group
 from mdcg.train.loop import Trainer
 from mdcg.train.precision import Compute
@@ -50,10 +50,29 @@ def run_specs(
     if done:
         warn(f"{done} of {len(specs)} runs were already finished; --fresh repeats them.")
     failures: list[str] = []
-    for group in plan(store, specs, members or default_members(dataset, compute), fresh, warn):
-        failures += _train_group(group, store, dataset, compute, fresh, quiet, warn)
+    groups = plan(store, specs, members or default_members(dataset, compute), fresh, warn)
+    while groups:
+        together = groups.pop(0)
+        most = members or _capacity(together, store, dataset, compute)
+        if most < len(together):
+            groups[:0] = split(together, -(-len(together) // most))
+            continue
+        try:
+            failures += _train_group(together, store, dataset, compute, fresh, quiet, warn)
+            continue
+        except Shortage as shortage:
+            if len(together) == 1:
+                raise MdcgError("the memory is too small for this; try a smaller --batch-size.") from shortage
+        # Out of the handler: the error no longer holds on to what filled the memory.
+        release_memory(compute)
+        halves = split(together, 2)
+        for half in halves:
+            _hand_over(together, half, store, dataset, warn)
+        Checkpoints(_group_folder(store, [spec.name for spec in together]), warn).discard()
+        warn(f"the memory is too small for {len(together)} runs together; going on with {len(halves[0])}.")
+        groups[:0] = halves
     if failures:
-        raise MdcgError(" ".join(failures))
+        raise MdcgError(" ".join(dict.fromkeys(failures)))
     records = [store.finished(spec) for spec in specs]
     return [record for record in records if record is not None]
 
@@ -61,6 +80,12 @@ def run_specs(
 def default_members(dataset: Dataset, compute: Compute) -> int:
     """On a CPU only small images gain from company; larger ones would just take more memory."""
     return 64 if compute.device.type == "cuda" or dataset.shape[1] <= 16 else 1
+
+
+def split(specs: list[RunSpec], parts: int) -> list[list[RunSpec]]:
+    """Parts of nearly equal size, in order."""
+    ends = [len(specs) * (part + 1) // parts for part in range(parts)]
+    return [specs[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def plan(
@@ -115,6 +140,19 @@ def _group_folder(store: Store, names: Sequence[str]) -> Path:
     return store.root / GROUPS / digest
 
 
+def _group(specs: Sequence[RunSpec], dataset: Dataset) -> Group:
+    return Group(specs[0].training(), tuple(spec.member() for spec in specs), dataset)
+
+
+def _capacity(specs: list[RunSpec], store: Store, dataset: Dataset, compute: Compute) -> int:
+    """Runs that fit into memory together; a group that was begun did fit."""
+    begun = (_group_folder(store, [spec.name for spec in specs]) / MEMBERS).exists()
+    if compute.device.type != "cuda" or len(specs) == 1 or begun:
+        return len(specs)
+    with troubles_explained():
+        return members_that_fit(_group(specs, dataset), compute)
+
+
 def _train_group(
     specs: list[RunSpec],
     store: Store,
@@ -125,7 +163,7 @@ def _train_group(
     warn: Callable[[str], None],
 ) -> list[str]:
     """Train a group to its end and store its runs; what went wrong with single members."""
-    group = Group(specs[0].training(), tuple(spec.member() for spec in specs), dataset)
+    group = _group(specs, dataset)
     names = [spec.name for spec in specs]
     folder = _group_folder(store, names)
     checkpoints = Checkpoints(folder, warn)
@@ -144,16 +182,11 @@ def _train_group(
             write_whole(folder / MEMBERS, json.dumps(names).encode())
         stop = stack.enter_context(StopSignals())
         progress = stack.enter_context(Progress(_title(specs), quiet))
-        with _memory_errors_explained(len(specs)):
-            trainer = Trainer(group, compute, checkpoints.save, stop.requested, progress)
-            state = _restored(checkpoints, group, compute) or states.fresh(group, compute)
-            if 0 < trainer.steps_done(state) < trainer.total_steps():
-                warn(f"going on with {_title(specs)} in task {state.task + 1}, epoch {state.epoch + 1}.")
-            progress.begin(trainer.total_steps(), trainer.steps_done(state))
-            try:
-                trainer.train(state)
-            except Stopped as stopped:
-                raise _stopped_by(stop, stopped) from None
+        try:
+            with troubles_explained():
+                state = _train(group, compute, checkpoints, stop, progress, _title(specs), warn)
+        except Stopped as stopped:
+            raise _stopped_by(stop, stopped) from None
         failures = state.failures(group)
         for k, spec in enumerate(specs):
             if k not in failures:
@@ -164,33 +197,56 @@ def _train_group(
         return list(failures.values())
 
 
-def _restored(checkpoints: Checkpoints, group: Group, compute: Compute) -> State | None:
+def _train(
+    group: Group,
+    compute: Compute,
+    checkpoints: Checkpoints,
+    stop: StopSignals,
+    progress: Progress,
+    title: str,
+    warn: Callable[[str], None],
+) -> State:
+    """From the newest checkpoint, or from the beginning, to the end."""
+    first, parents = founders(group)
+    state = _restored(checkpoints, group, first, compute) or states.fresh(first, compute)
+    trainer = Trainer(group, compute, checkpoints.save, stop.requested, progress)
+    if 0 < trainer.steps_done(state) < trainer.total_steps():
+        warn(f"going on with {title} in task {state.task + 1}, epoch {state.epoch + 1}.")
+    progress.begin(trainer.total_steps(), trainer.steps_done(state))
+    if not state.forked:
+        Trainer(first, compute, checkpoints.save, stop.requested, progress).train(state, tasks=1)
+        state = fork(state, group, parents, compute)
+    return trainer.train(state)
+
+
+def _restored(checkpoints: Checkpoints, group: Group, first: Group, compute: Compute) -> State | None:
+    """The newest state that fits the group, or the founders who train its first task."""
     while (saved := checkpoints.newest()) is not None:
         file, tensors, values = saved
         try:
-            return states.revive(tensors, values, group, compute)
+            return states.revive(tensors, values, group if values["forked"] else first, compute)
         except (RuntimeError, KeyError, TypeError, ValueError) as error:
-            if _is_shortage(error):
+            if is_shortage(error):
                 raise  # the checkpoint is not to blame
             checkpoints.refuse(file, f"it does not fit this network: {str(error).splitlines()[0]}")
     return None
 
 
-@contextlib.contextmanager
-def _memory_errors_explained(members: int) -> Iterator[None]:
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if not _is_shortage(error):
-            raise
-        fewer = f"--members {max(1, members // 2)} or " if members > 1 else ""
-        raise MdcgError(f"the memory is too small for this; try {fewer}a smaller --batch-size.") from error
-
-
-def _is_shortage(error: Exception) -> bool:
-    """PyTorch has several errors for one trouble: its own, Python's, and plain ones of the CPU and of cuDNN."""
-    known = isinstance(error, torch.OutOfMemoryError | MemoryError)
-    return known or re.search("memory|32BitIndex", str(error)) is not None
+def _hand_over(
+    specs: list[RunSpec], part: list[RunSpec], store: Store, dataset: Dataset, warn: Callable[[str], None]
+) -> None:
+    """Let a part of a group go on where the whole was."""
+    saved = Checkpoints(_group_folder(store, [spec.name for spec in specs]), warn).newest()
+    if saved is None:
+        return
+    _, tensors, values = saved
+    chosen = [specs.index(spec) for spec in part]
+    if not values["forked"]:
+        parents = founders(_group(specs, dataset))[1]
+        chosen = list(dict.fromkeys(parents[member] for member in chosen))
+    folder = _group_folder(store, [spec.name for spec in part])
+    write_whole(folder / MEMBERS, json.dumps([spec.name for spec in part]).encode())
+    Checkpoints(folder, warn).save(*states.select(tensors, values, chosen))
 
 
 def _stopped_by(stop: StopSignals, stopped: Stopped) -> Stopped:

@@ -55,6 +55,7 @@ class Method(BaseModel):
     uses_memory: ClassVar[bool] = False  # from task 2 on, every step brings a batch from memory
     uses_teacher: ClassVar[bool] = False  # keeps the model as it was when the task began
     trains_on: ClassVar[Literal["task", "seen"]] = "task"  # the current task's images, or all seen so far
+    forks: ClassVar[bool] = False  # its settings and memory do not matter in task 1, which is trained once per seed
 
     @abstractmethod
     def loss(self, step: Step) -> Tensor:

@@ -15,6 +15,7 @@ class Replay(Method):
     """Cross-entropy on the current images and as many from memory."""
 
     uses_memory: ClassVar[bool] = True
+    forks: ClassVar[bool] = True
 
     def loss(self, step: Step) -> Tensor:
         if not step.old:

@@ -43,8 +43,8 @@ def best_first(results: Mapping[str, Result]) -> list[tuple[str, Result]]:
     return sorted(results.items(), key=lambda item: -item[1].mean["ACC"])
 
 
-def comparison(results: Mapping[str, Result], title: str) -> Table:
-    """One line per method, best first."""
+def comparison(results: Mapping[str, Result], title: str, ranked: bool = True) -> Table:
+    """One line per method, best first unless the order is to stay."""
     table = Table(
         title=Text(title), title_justify="left", caption=_runs(results), caption_justify="left", box=box.SIMPLE_HEAD
     )
@@ -52,11 +52,12 @@ def comparison(results: Mapping[str, Result], title: str) -> Table:
     for label in COLUMNS.values():
         table.add_column(label, justify="right", no_wrap=True)
     table.add_column("s/run", justify="right", no_wrap=True)
-    for place, (name, result) in enumerate(best_first(results)):
+    best = best_first(results)[0][0]
+    for name, result in best_first(results) if ranked else results.items():
         cells = [spread(result.mean[metric], result.std[metric]) for metric in COLUMNS]
         seconds = float(np.mean([record.seconds for record in result.records]))
-        best = "bold" if place == 0 and len(results) > 1 else ""
-        table.add_row(name, *cells, f"{seconds:.1f}", style=best)
+        bold = "bold" if name == best and len(results) > 1 else ""
+        table.add_row(name, *cells, f"{seconds:.1f}", style=bold)
     return table
 
 

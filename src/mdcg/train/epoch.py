@@ -7,15 +7,16 @@ classes have fewer images take fewer steps: they rest while the others finish.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, fields
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from mdcg.draws import Ints, Purpose, shuffled_cycles, stream
 from mdcg.memory import Memory
 from mdcg.train.group import Group
-from mdcg.train.precision import Compute
 
 
 @dataclass(frozen=True)
@@ -26,17 +27,57 @@ class EpochDraws:
     labels: Tensor  # (K, steps, places) class positions
     corner: Tensor  # (K, steps, places, 2)
     flipped: Tensor  # (K, steps, places)
-    steps: Ints  # (K,) of each member, on the host
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {"index": self.index, "labels": self.labels, "corner": self.corner, "flipped": self.flipped}
+    steps: Tensor  # (K,) how many each member takes
 
     def at(self, step: int | Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """One step's draws; `step` may be counted on the device, as a tensor (1,)."""
+        parts = (self.index, self.labels, self.corner, self.flipped)
         if isinstance(step, int):
-            return self.index[:, step], self.labels[:, step], self.corner[:, step], self.flipped[:, step]
-        index, labels, corner, flipped = (part.index_select(1, step)[:, 0] for part in self.tensors().values())
+            index, labels, corner, flipped = (part[:, step] for part in parts)
+        else:
+            index, labels, corner, flipped = (part.index_select(1, step)[:, 0] for part in parts)
         return index, labels, corner, flipped
+
+    def to(self, device: torch.device) -> EpochDraws:
+        """On a device; from pinned memory nobody waits for the copy."""
+        return EpochDraws(*(part.to(device, non_blocking=True) for part in self._parts()))
+
+    def pinned(self) -> EpochDraws:
+        return EpochDraws(*(part.pin_memory() for part in self._parts()))
+
+    def clone(self) -> EpochDraws:
+        return EpochDraws(*(part.clone() for part in self._parts()))
+
+    def copy_(self, other: EpochDraws) -> None:
+        for mine, its in zip(self._parts(), other._parts(), strict=True):
+            mine.copy_(its, non_blocking=True)
+
+    def _parts(self) -> list[Tensor]:
+        return [getattr(self, field.name) for field in fields(self)]
+
+
+class Ahead:
+    """Makes the draws of a group's epochs, the next one's while the current one trains."""
+
+    def __init__(self, group: Group, pin: bool) -> None:
+        self.group, self.pin = group, pin
+        self._thread = ThreadPoolExecutor(1, "draws")
+        self._next: tuple[tuple[int, int], Future[EpochDraws]] | None = None
+
+    def draw(self, memories: list[Memory], task: int, epoch: int) -> EpochDraws:
+        """Of one epoch; on the host, pinned if asked for."""
+        if self._next is not None and self._next[0] == (task, epoch):
+            draws = self._next[1].result()
+        else:
+            draws = self._draw(memories, task, epoch)
+        self._next = None
+        if epoch + 1 < self.group.training.epochs:  # the next task's memory is not there yet
+            self._next = ((task, epoch + 1), self._thread.submit(self._draw, memories, task, epoch + 1))
+        return draws
+
+    def _draw(self, memories: list[Memory], task: int, epoch: int) -> EpochDraws:
+        draws = draw_epoch(self.group, memories, task, epoch)
+        return draws.pinned() if self.pin else draws
 
 
 def steps_per_epoch(group: Group, task: int) -> Ints:
@@ -45,7 +86,7 @@ def steps_per_epoch(group: Group, task: int) -> Ints:
     return np.array([-(-len(_pool(group, k, task)) // batch) for k in range(len(group.members))], np.int64)
 
 
-def draw_epoch(group: Group, memories: list[Memory], task: int, epoch: int, compute: Compute) -> EpochDraws:
+def draw_epoch(group: Group, memories: list[Memory], task: int, epoch: int) -> EpochDraws:
     steps = steps_per_epoch(group, task)
     batch = group.training.batch_size
     replays = task > 0 and group.method.uses_memory
@@ -72,8 +113,7 @@ def draw_epoch(group: Group, memories: list[Memory], task: int, epoch: int, comp
             here = (k, slice(count), slice(start, start + batch))
             corner[here] = crop.random((count, batch, 2)) * (2 * group.dataset.padding + 1)
             flipped[here] = (flip.random((count, batch)) < 0.5) & group.dataset.flip
-    put = compute.put
-    return EpochDraws(put(index), put(labels), put(corner), put(flipped), steps)
+    return EpochDraws(*(torch.from_numpy(part) for part in (index, labels, corner, flipped, steps)))
 
 
 def _pool(group: Group, k: int, task: int) -> Ints:

@@ -1,12 +1,13 @@
-"""A training step as a CUDA graph.
+"""Training steps as CUDA graphs.
 
-At batch 32 a GPU waits for its launches most of the time; a graph launches a whole step at once. The draws lie in
+At batch 32 a GPU waits for its launches most of the time; a graph launches whole steps at once. The draws lie in
 fixed buffers and the number of the step is counted on the device, so that every replay is the next step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -14,25 +15,47 @@ from torch import Tensor
 from mdcg.train.epoch import EpochDraws
 
 WARM_UP = 3  # plain steps of a task before its capture: libraries choose their kernels and workspaces there
+AT_ONCE = 4  # steps of one replay, where so many are left
 
 
-class GraphedStep:
-    """Captured once per task and shape; `load` before an epoch, `replay` for each step."""
+class TrainStep(Protocol):
+    def __call__(self, draws: EpochDraws, step: Tensor, resting: bool) -> None: ...
 
-    def __init__(self, train_step: Callable[[EpochDraws, Tensor], None], draws: EpochDraws) -> None:
-        fixed = {name: tensor.clone() for name, tensor in draws.tensors().items()}
-        self.draws = EpochDraws(**fixed, steps=draws.steps)
+
+class GraphedSteps:
+    """The steps of one task, captured once each: `load` before an epoch, then `run` until it is over."""
+
+    def __init__(self, train_step: TrainStep, draws: EpochDraws) -> None:
+        self.train_step = train_step
+        self.draws = draws.clone()
         self.step = torch.zeros(1, dtype=torch.int64, device=draws.index.device)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):  # records, does not run
-            train_step(self.draws, self.step)
-            self.step += 1
+        self._replays: dict[tuple[int, bool], Callable[[], None]] = {}
+        self._pool: list[Any] = []  # of memory: only one graph runs at a time, so all of them can share it
 
     def load(self, draws: EpochDraws, step: int) -> None:
         """Make `step` of these draws the next one to be replayed."""
-        for name, tensor in draws.tensors().items():
-            self.draws.tensors()[name].copy_(tensor)
+        self.draws.copy_(draws)
         self.step.fill_(step)
 
-    def replay(self) -> None:
-        self.graph.replay()
+    def run(self, left: int, resting: bool) -> int:
+        """Up to `left` steps, all with members that rest or all without; how many were made."""
+        count = AT_ONCE if left >= AT_ONCE else 1
+        kind = (count, resting)
+        if kind not in self._replays:
+            self._replays[kind] = capture(lambda: self._steps(count, resting), self._pool)
+        self._replays[kind]()
+        return count
+
+    def _steps(self, count: int, resting: bool) -> None:
+        for _ in range(count):
+            self.train_step(self.draws, self.step, resting)
+            self.step += 1
+
+
+def capture(work: Callable[[], None], pool: list[Any]) -> Callable[[], None]:
+    """Record what `work` launches, without running it; each call of the result does it all."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, *pool):
+        work()
+    pool[:] = [graph.pool()]
+    return graph.replay

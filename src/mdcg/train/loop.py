@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -13,26 +14,29 @@ from mdcg import metrics
 from mdcg.methods import Method, Step, stack
 from mdcg.train import state as states
 from mdcg.train.augment import Pixels
-from mdcg.train.epoch import EpochDraws, draw_epoch, steps_per_epoch
+from mdcg.train.epoch import Ahead, EpochDraws, steps_per_epoch
 from mdcg.train.evaluate import evaluate
-from mdcg.train.graph import WARM_UP, GraphedStep
+from mdcg.train.graph import WARM_UP, GraphedSteps
 from mdcg.train.group import Group
 from mdcg.train.precision import Compute
 from mdcg.train.signals import Stopped
 from mdcg.train.state import Row, State
 
+SAVING = 0.03  # the share of the time that saving may take, beyond the first epoch and a stop
+
 
 class Watcher(Protocol):
     """What a progress display learns of a run."""
 
-    def step(self) -> None: ...
+    def step(self, count: int) -> None: ...
     def epoch(self, task: int, epoch: int, loss: float) -> None: ...
 
 
 class Trainer:
-    """Trains one group from a state to the end of its last task, or until all its members have failed.
+    """Trains one group from a state to the end of a task, or until all its members have failed.
 
-    `save` is called with the state after every epoch and when `should_stop` turns true.
+    `save` is called with the state after an epoch, unless that would take too much of the time, and when
+    `should_stop` turns true.
     """
 
     def __init__(
@@ -50,8 +54,11 @@ class Trainer:
         held_out = group.training.hold_out > 0
         self.eval_images = self.images if held_out else dataset.test.images.to(device)
         self.pixels = Pixels.of(dataset, device, compute.dtype, dataset.padding, compute.maps)
-        self._graph: GraphedStep | None = None  # of the current task, on a GPU
+        self._draws = Ahead(group, pin=device.type == "cuda")
+        self.graphs = device.type == "cuda"
+        self._graph: GraphedSteps | None = None  # of the current task
         self._plain_steps = 0  # of the current task
+        self._save_again = 0.0  # not before this time
         self.method: Method = stack([member.method for member in group.members], device, compute.dtype)
 
     def total_steps(self) -> int:
@@ -68,49 +75,57 @@ class Trainer:
     def _steps(self, task: int) -> int:
         return int(steps_per_epoch(self.group, task).max())
 
-    def train(self, state: State) -> State:
+    def train(self, state: State, tasks: int | None = None) -> State:
+        """To the end of task number `tasks`, or of the last."""
         training = self.group.training
         with self.compute.settings():
-            while state.task < training.tasks and len(state.failures(self.group)) < len(self.group.members):
+            while state.task < (tasks or training.tasks) and len(state.failures(self.group)) < len(self.group.members):
                 if not state.task_begun:
                     states.begin_task(state, self.group)
                     self._graph, self._plain_steps = None, 0
                 state.model.train()
                 self._train_epoch(state)
                 self._finish_epoch(state)
-                self._save(state)
+                if time.perf_counter() >= self._save_again:
+                    self._save(state)
         return state
 
     def _train_epoch(self, state: State) -> None:
-        draws = draw_epoch(self.group, state.memories, state.task, state.epoch, self.compute)
-        fewest, most = int(draws.steps.min()), int(draws.steps.max())
-        if self._graph is not None:
-            self._graph.load(draws, state.step)
         started = time.perf_counter()
-        for step in range(state.step, most):
+        drawn = self._draws.draw(state.memories, state.task, state.epoch)
+        fewest, most = int(drawn.steps.min()), int(drawn.steps.max())
+        if self._graph is not None:
+            self._graph.load(drawn, state.step)
+        else:
+            draws = drawn.to(self.compute.device)
+        while state.step < most:
             if self.should_stop():
-                state.step = step
                 state.seconds += time.perf_counter() - started
                 self._save(state)
                 raise Stopped(f"stopped in task {state.task + 1}, epoch {state.epoch + 1}")
-            if step >= fewest:  # some members rest
-                self.train_step(state, draws, step, self.compute.put(draws.steps > step))
-            elif self._graph is not None:
-                self._graph.replay()
+            resting = state.step >= fewest  # some members, that is
+            if self._graph is not None:
+                count = self._graph.run((most if resting else fewest) - state.step, resting)
             else:
-                self.train_step(state, draws, step)
-                self._plain_steps += 1
-                if self.compute.device.type == "cuda" and self._plain_steps == WARM_UP:
-                    self._graph = GraphedStep(lambda draws, step: self.train_step(state, draws, step), draws)
-                    self._graph.load(draws, step + 1)
+                count = self._plain_step(state, draws, resting)
+            state.step += count
             if self.watcher:
-                self.watcher.step()
+                self.watcher.step(count)
         state.seconds += time.perf_counter() - started
 
-    def train_step(self, state: State, draws: EpochDraws, step: int | Tensor, active: Tensor | None = None) -> None:
-        """One update of every member, or of the `active` (K,) ones."""
+    def _plain_step(self, state: State, draws: EpochDraws, resting: bool) -> int:
+        self.train_step(state, draws, state.step, resting)
+        self._plain_steps += 1
+        if self.graphs and self._plain_steps == WARM_UP:
+            self._graph = GraphedSteps(partial(self.train_step, state), draws)
+            self._graph.load(draws, state.step + 1)
+        return 1
+
+    def train_step(self, state: State, draws: EpochDraws, step: int | Tensor, resting: bool = False) -> None:
+        """One update of every member; or, if some rest, of those that have so many steps."""
         x, labels = self.batch(draws, step)
-        at_rest = None if active is None else [buffer.clone() for buffer in state.model.statistics()]
+        active = draws.steps > step if resting else None
+        at_rest = [buffer.clone() for buffer in state.model.statistics()] if resting else None
         loss, logits = self.forward(state, x, labels)
         gradients = torch.autograd.grad(loss.sum(), state.optimizer.parameters, materialize_grads=True)
         state.optimizer.step(gradients, active)
@@ -190,7 +205,9 @@ class Trainer:
     def _save(self, state: State) -> None:
         started = time.perf_counter()
         self.save(*states.dump(state))
-        state.seconds += time.perf_counter() - started
+        done = time.perf_counter()
+        state.seconds += done - started
+        self._save_again = done + (done - started) * (1 / SAVING - 1)
 
 
 @torch.no_grad()

@@ -38,8 +38,8 @@ class Progress:
     def begin(self, total: int, done: int) -> None:
         self._task = self._bar.add_task(self._title, total=total, completed=done, note="")
 
-    def step(self) -> None:
-        self._bar.advance(self._task)
+    def step(self, count: int) -> None:
+        self._bar.advance(self._task, count)
 
     def epoch(self, task: int, epoch: int, loss: float) -> None:
         self._bar.update(self._task, note=f"task {task + 1}, epoch {epoch + 1}, loss {loss:.3f}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,10 @@ Row = dict[str, Any]
 
 @dataclass
 class State:
-    """(task, epoch, step) is what comes next; `task_begun` says whether the head already has its classes."""
+    """(task, epoch, step) is what comes next; `task_begun` says whether the head already has its classes.
+
+    Until it is `forked`, after task 1, the state is that of the group's founders.
+    """
 
     model: Model
     optimizer: SGD
@@ -38,6 +42,7 @@ class State:
     epoch: int = 0
     step: int = 0
     seconds: float = 0.0
+    forked: bool = False
 
     def failures(self, group: Group) -> dict[int, str]:
         """Members whose loss was not finite, and what to say of each. They harm nobody else in the group."""
@@ -85,10 +90,14 @@ def begin_task(state: State, group: Group) -> None:
 def end_task(state: State, group: Group) -> None:
     """Keep a random subset of the task's images in memory."""
     state.teacher = None
+    fill_memories(state, group, state.task)
+
+
+def fill_memories(state: State, group: Group, task: int) -> None:
     if group.method.uses_memory:
         for memory, member, view in zip(state.memories, group.members, group.views, strict=True):
-            arrivals = view.by_class(view.scenario.positions(state.task))
-            memory.add(arrivals, stream(member.seed, Purpose.KEEP, state.task))
+            arrivals = view.by_class(view.scenario.positions(task))
+            memory.add(arrivals, stream(member.seed, Purpose.KEEP, task))
 
 
 def dump(state: State) -> tuple[dict[str, Tensor], Row]:
@@ -110,12 +119,24 @@ def dump(state: State) -> tuple[dict[str, Tensor], Row]:
         "epoch": state.epoch,
         "step": state.step,
         "seconds": state.seconds,
+        "forked": state.forked,
         "sizes": state.model.head.sizes,
         "has_teacher": state.teacher is not None,
         "memories": [[(c, len(kept)) for c, kept in memory.kept.items()] for memory in state.memories],
         "history": state.history,
     }
     return tensors, values
+
+
+def select(tensors: dict[str, Tensor], values: Row, members: Sequence[int]) -> tuple[dict[str, Tensor], Row]:
+    """What `dump` would have given of these members alone; one may be named several times."""
+    chosen = torch.tensor(members)
+    picked = {
+        name: tensor[chosen.to(tensor.device)] for name, tensor in tensors.items() if not name.startswith("memory.")
+    }
+    picked |= {f"memory.{k}": tensors[f"memory.{member}"] for k, member in enumerate(members)}
+    lists = {name: [list(values[name][member]) for member in members] for name in ("memories", "history")}
+    return picked, {**values, **lists}
 
 
 def revive(tensors: dict[str, Tensor], values: Row, group: Group, compute: Compute) -> State:
@@ -138,5 +159,5 @@ def revive(tensors: dict[str, Tensor], values: Row, group: Group, compute: Compu
     state.hits = tensors["hits"].to(compute.device)
     state.history = values["history"]
     state.task, state.epoch, state.step = values["task"], values["epoch"], values["step"]
-    state.seconds = values["seconds"]
+    state.seconds, state.forked = values["seconds"], values["forked"]
     return state

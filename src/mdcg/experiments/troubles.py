@@ -1,0 +1,39 @@
+"""What can go wrong with a machine while it trains, in words."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+import torch
+
+from mdcg.errors import MdcgError
+
+SHORTAGE = "out of memory|allocate memory|enough memory|ALLOC_FAILED|32BitIndex"
+
+
+class Shortage(Exception):
+    """The memory was too small."""
+
+
+@contextlib.contextmanager
+def troubles_explained() -> Iterator[None]:
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if is_shortage(error):
+            raise Shortage from error
+        if re.search("CUDA|cuDNN|CUBLAS", str(error)):
+            reason = str(error).splitlines()[0].rstrip(".")
+            raise MdcgError(
+                f"the GPU stopped working ({reason}); what was saved is kept: give the same command again, or go on "
+                "with --device cpu."
+            ) from error
+        raise
+
+
+def is_shortage(error: Exception) -> bool:
+    """PyTorch has several errors for one trouble: its own, Python's, and plain ones of the CPU and of cuDNN."""
+    known = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return known or re.search(SHORTAGE, str(error)) is not None

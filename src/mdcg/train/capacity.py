@@ -1,0 +1,65 @@
+"""How many members fit into a GPU's memory: one of them is tried, and the rest is a division."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import replace
+
+import torch
+
+from mdcg.train import state as states
+from mdcg.train.epoch import draw_epoch
+from mdcg.train.evaluate import EVAL_BATCH
+from mdcg.train.group import Group
+from mdcg.train.loop import Trainer
+from mdcg.train.precision import Compute
+
+USABLE = 0.7  # of the free memory: allocators cut it into blocks, and others may want some
+
+
+class Meter:
+    """Bytes of the current GPU."""
+
+    def free(self) -> int:
+        torch.cuda.empty_cache()
+        return torch.cuda.mem_get_info()[0]
+
+    def used(self) -> int:
+        return torch.cuda.memory_allocated()
+
+    def restart(self) -> None:
+        torch.cuda.reset_peak_memory_stats()
+
+    def peak(self) -> int:
+        return torch.cuda.max_memory_allocated()
+
+
+def members_that_fit(group: Group, compute: Compute, meter: Meter | None = None) -> int:
+    """At least one, whatever the memory; a step with memory and teacher and a batch of evaluation are tried."""
+    meter = meter or Meter()
+    alone = replace(group, members=group.members[:1])
+    trainer = Trainer(alone, compute)
+    before = meter.used()
+    meter.restart()
+    state = states.fresh(alone, compute)
+    with compute.settings():
+        states.begin_task(state, alone)
+        if group.training.tasks > 1:
+            states.end_task(state, alone)
+            state.task = 1
+            states.begin_task(state, alone)
+        draws = draw_epoch(alone, state.memories, state.task, 0).to(compute.device)
+        trainer.train_step(state, draws, 0)
+        with torch.no_grad(), compute.autocast():
+            images = torch.zeros(1, EVAL_BATCH, *group.dataset.shape, device=compute.device, dtype=compute.dtype)
+            state.model.eval().logits(images)
+    each = max(1, meter.peak() - before)
+    del state, draws, images
+    return max(1, int(USABLE * meter.free() / each))
+
+
+def release_memory(compute: Compute) -> None:
+    """After a shortage: give back what nothing refers to any more."""
+    gc.collect()
+    if compute.device.type == "cuda":
+        torch.cuda.empty_cache()

@@ -1,0 +1,33 @@
+"""Task 1 trained once for all members that share it.
+
+Members of one seed that differ in memory size or in a method's settings are the same run until task 1 is over, if
+the method says so. One of them, the founder, trains for all; after that each goes its own way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mdcg.memory import Memory
+from mdcg.train.group import Group
+from mdcg.train.precision import Compute
+from mdcg.train.state import State, dump, fill_memories, revive, select
+
+
+def founders(group: Group) -> tuple[Group, list[int]]:
+    """The group that trains task 1, and for each member which of these it comes from."""
+    if not group.method.forks:
+        return group, list(range(len(group.members)))
+    keys = [(member.seed, tuple(sorted(member.head_settings.items()))) for member in group.members]
+    first = list(dict.fromkeys(keys))
+    chosen = tuple(group.members[keys.index(key)] for key in first)
+    return replace(group, members=chosen), [first.index(key) for key in keys]
+
+
+def fork(state: State, group: Group, parents: list[int], compute: Compute) -> State:
+    """The group's state after task 1, from its founders'."""
+    forked = revive(*select(*dump(state), parents), group, compute)
+    forked.memories = [Memory(member.memory) for member in group.members]
+    fill_memories(forked, group, task=0)
+    forked.forked = True
+    return forked
