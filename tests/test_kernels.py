@@ -29,9 +29,9 @@ def relative(ours: Tensor, reference: Tensor) -> float:
     return float(((ours.double() - reference).norm() / reference.norm()).detach())
 
 
-@pytest.mark.parametrize(("members", "images", "side"), [(1, 3, 8), (3, 2, 6), (2, 5, 7)])
+@pytest.mark.parametrize(("members", "images", "side"), [(1, 3, 8), (3, 2, 6), (2, 5, 7), (1, 3, 20)])
 def test_training_pass_is_that_of_the_modules(members: int, images: int, side: int) -> None:
-    """Features, gradients of every parameter, and running statistics, also for odd sides."""
+    """Features, gradients of every parameter, and running statistics; odd sides, and sides of several strips."""
     fused, plain = resnet(members, side, torch.float32), resnet(members, side, torch.float64)
     x = torch.randn(members, images, 3, side, side, device=DEVICE)
     with kernels.use(True):

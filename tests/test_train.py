@@ -278,7 +278,23 @@ def test_bf16_trains_with_float32_parameters() -> None:
 
 
 def test_asking_for_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(MdcgError, match="use --device cpu"):
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
+    with pytest.raises(MdcgError, match=r"built without CUDA.*use --device cpu"):
         compute("cuda", "auto")
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    for trouble in (
+        "The NVIDIA driver on your system is too old (found version 11040)",
+        "CUDA error: no kernel image is available for execution on the device",
+        "No CUDA GPUs are available",
+    ):
+
+        def fail(*shape: int, device: str, said: str = trouble) -> None:
+            raise RuntimeError(f"{said}.\nMore of it.")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "zeros", fail)
+            with pytest.raises(MdcgError) as told:
+                compute("cuda", "auto")
+        assert str(told.value) == f"no CUDA GPU can be used here ({trouble}); mend that, or use --device cpu."
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert compute("auto", "auto") == Compute(torch.device("cpu"), "fp32")

@@ -6,17 +6,18 @@ Maps are (K, images, height, width, channels).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
-from mdcg.kernels import conv, norm
+from mdcg.kernels import conv, norm, walk
 from mdcg.models.members import BatchNorm2d, Conv2d
 
 PARTS, COLUMNS = 128, 16  # tile of the kernels that add up partial sums
 PROGRAMS = 1056  # that share the sum of a weight's gradient: eight for each multiprocessor of an H200
+WALKED = 32  # most channels of a convolution that walks
 ELEMENTS = 4096  # tile of the kernels that make one pass over a map
 
 
@@ -57,15 +58,13 @@ class Layer:
 
     def convolve(self, x: Tensor) -> tuple[Tensor, Moments]:
         """The convolution and its statistics over the batch, which the running ones follow."""
-        y, tiles = self._empty_output(x)
-        sums, squares = _floats(x, 2, tiles, self._columns)
-        self._forward(x, y, sums=sums, squares=squares)
+        y, sums, squares = self._forward(x)
         mean, rstd, scale, shift = _floats(x, 4, self._columns)
         rows = y.numel() // self._columns
         n = self.norm
         norm.finish_moments[(triton.cdiv(self._columns, COLUMNS),)](
             sums, squares, n.weight, n.bias, n.running_mean, n.running_var, mean, rstd, scale, shift,
-            tiles, rows, self._columns, n.eps, n.momentum, PARTS, COLUMNS,
+            len(sums), rows, self._columns, n.eps, n.momentum, PARTS, COLUMNS,
         )  # fmt: skip
         return y, Moments(mean, rstd, scale, shift)
 
@@ -82,9 +81,7 @@ class Layer:
         self, x: Tensor, scale: Tensor, shift: Tensor, residual: Tensor | None = None, relu: bool = True
     ) -> Tensor:
         """relu(norm(conv(x)) + residual) with fixed statistics, in one go."""
-        y, _ = self._empty_output(x)
-        self._forward(x, y, scale=scale, shift=shift, residual=residual, relu=relu)
-        return y
+        return self._forward(x, scale, shift, residual, relu)[0]
 
     def gradient_sums(self, dy: Tensor, x: Tensor, m: Moments, output: Tensor | None = None, per_dy: int = 1) -> Masked:
         """Mask dy by `output` (None: it is masked already), dy being that of the mean of `per_dy` pixels each."""
@@ -113,58 +110,81 @@ class Layer:
 
     def weight_gradient(self, x: Tensor, dy: Tensor) -> Tensor:
         """Of the convolution's weight, from its input and its output's gradient."""
-        rows, (tile, warps) = self._rows(dy), weight_tile(self._outputs)
-        tiles = triton.cdiv(rows, tile)
-        each = triton.cdiv(tiles, max(1, PROGRAMS // (len(x) * self.conv.kernel)))
-        parts = triton.cdiv(tiles, each)
-        dw = _floats(x, parts, *self.weight.shape)
-        conv.weight_gradient[(parts, len(x), self.conv.kernel)](
-            x, dy, dw, x.shape[1], x.stride(0),
-            HIGH=x.shape[2], WIDE=x.shape[3], PIXEL=x.stride(3), BLOCK=self._block, ROWS=tile, TILES=each,
-            num_warps=warps, **self._shape,
-        )  # fmt: skip
+        shape = {"HIGH": x.shape[2], "WIDE": x.shape[3], "PIXEL": x.stride(3), "BLOCK": self._block, **self._shape}
+        if self._walks:
+            (walks, _), tiled = self._walk(x, walk_weight_tile(self._outputs))
+            strips = triton.cdiv(x.shape[2], tiled["STRIP"])
+            each = triton.cdiv(walks, max(1, PROGRAMS // len(x)))
+            dw = _floats(x, triton.cdiv(walks // strips, each) * strips, *self.weight.shape)
+            walk.weight_gradient[(len(dw), len(x))](x, dy, dw, x.shape[1], x.stride(0), **shape, **tiled, WALKS=each)
+        else:
+            tile = weight_tile(self._outputs)
+            tiles = triton.cdiv(self._rows(dy), tile.rows)
+            each = triton.cdiv(tiles, max(1, PROGRAMS // (len(x) * self.conv.kernel)))
+            dw = _floats(x, triton.cdiv(tiles, each), *self.weight.shape)
+            conv.weight_gradient[(len(dw), len(x), self.conv.kernel)](
+                x, dy, dw, x.shape[1], x.stride(0), **shape, **self._strides, ROWS=tile.rows, TILES=each, **tile.launch
+            )
         return self.conv.as_weight(dw.sum(0))
 
     def input_gradient(self, dy: Tensor, x: Tensor, add: Tensor | None = None, below: Below | None = None) -> Masked:
         """Of the convolution's input x, plus `add`; with `below`, masked by the ReLU that made x."""
-        inputs, stride = self.weight.shape[2], self.conv.stride
-        tile, warps = forward_tile(inputs)
-        pixels = x.shape[1] * triton.cdiv(x.shape[2], stride) * triton.cdiv(x.shape[3], stride)  # of the largest phase
-        tiles = triton.cdiv(pixels, tile) * stride**2
+        inputs = self.weight.shape[2]
+        if self._walks:
+            kernel = walk.input_gradient
+            grid, tiled = self._walk(x, walk_tile(inputs))
+        else:
+            kernel, tile, stride = conv.input_gradient, forward_tile(inputs), self.conv.stride
+            pixels = x.shape[1] * triton.cdiv(x.shape[2], stride) * triton.cdiv(x.shape[3], stride)  # of a phase
+            grid = (triton.cdiv(pixels, tile.rows) * stride**2, len(x))
+            tiled = {**self._strides, "ROWS": tile.rows, **tile.launch}
         dx = torch.empty(x.shape, dtype=dy.dtype, device=dy.device)
-        sums, products = _floats(x, 2, tiles if below else 0, len(x) * inputs)
+        sums, products = _floats(x, 2, grid[0] if below else 0, len(x) * inputs)
         m, output = (below.moments, below.output) if below else (None, None)
-        conv.input_gradient[(tiles, len(x))](
+        kernel[grid](
             dy, self.weight, dx, add, sums, products, below and below.x, m and m.mean, m and m.rstd, m and m.scale,
-            m and m.shift, output, x.shape[1],
-            HIGH=x.shape[2], WIDE=x.shape[3], ADD=add is not None, SUMS=below is not None, OUTPUT=output is not None,
-            ROWS=tile, num_warps=warps, **self._shape,
+            m and m.shift, output, x.shape[1], HIGH=x.shape[2], WIDE=x.shape[3], ADD=add is not None,
+            SUMS=below is not None, OUTPUT=output is not None, **self._shape, **tiled,
         )  # fmt: skip
         return Masked(dx, sums, products)
 
     def _forward(
         self,
         x: Tensor,
-        y: Tensor,
-        sums: Tensor | None = None,
-        squares: Tensor | None = None,
         scale: Tensor | None = None,
         shift: Tensor | None = None,
         residual: Tensor | None = None,
         relu: bool = False,
-    ) -> None:
-        tile, warps = forward_tile(self._outputs)
-        conv.forward[(triton.cdiv(self._rows(y), tile), len(x))](
-            x, self.weight, y, sums, squares, self.norm.running_mean, scale, shift, residual, x.shape[1], x.stride(0),
-            HIGH=x.shape[2], WIDE=x.shape[3], PIXEL=x.stride(3), MOMENTS=sums is not None, RELU=relu,
-            RESIDUAL=residual is not None, BLOCK=self._block, ROWS=tile, num_warps=warps, **self._shape,
-        )  # fmt: skip
-
-    def _empty_output(self, x: Tensor) -> tuple[Tensor, int]:
-        """Room for the convolution's result, and in how many tiles it is made."""
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The convolution, normalised if `scale` and `shift` are known, and else its partial sums."""
         high, wide = ((side - 1) // self.conv.stride + 1 for side in x.shape[2:4])
         y = torch.empty(len(x), x.shape[1], high, wide, self._outputs, dtype=self.weight.dtype, device=x.device)
-        return y, triton.cdiv(self._rows(y), forward_tile(self._outputs)[0])
+        if self._walks:
+            kernel = walk.forward
+            grid, tiled = self._walk(x, walk_tile(self._outputs))
+        else:
+            kernel, tile = conv.forward, forward_tile(self._outputs)
+            grid = (triton.cdiv(self._rows(y), tile.rows), len(x))
+            tiled = {**self._strides, "ROWS": tile.rows, **tile.launch}
+        sums, squares = _floats(x, 2, grid[0] if scale is None else 0, self._columns)
+        kernel[grid](
+            x, self.weight, y, sums, squares, self.norm.running_mean, scale, shift, residual, x.shape[1], x.stride(0),
+            HIGH=x.shape[2], WIDE=x.shape[3], PIXEL=x.stride(3), MOMENTS=scale is None, RELU=relu,
+            RESIDUAL=residual is not None, BLOCK=self._block, **self._shape, **tiled,
+        )  # fmt: skip
+        return y, sums, squares
+
+    def _walk(self, x: Tensor, tile: Tile) -> tuple[tuple[int, int], dict[str, int]]:
+        """Grid and tile of a kernel that walks over x, or over a map of its size."""
+        rows = max(tile.rows, int(triton.next_power_of_2(x.shape[3])))
+        groups = triton.cdiv(x.shape[1], rows // x.shape[3])
+        strips = triton.cdiv(x.shape[2], tile.strip)
+        return (groups * strips, len(x)), {"ROWS": rows, "STRIP": tile.strip, **tile.launch}
+
+    @property
+    def _walks(self) -> bool:
+        """Weights of more channels would not fit into a program's registers."""
+        return self.conv.kernel == 3 and self.conv.stride == 1 and self._outputs <= WALKED
 
     @property
     def _outputs(self) -> int:
@@ -181,13 +201,11 @@ class Layer:
 
     @property
     def _shape(self) -> dict[str, Any]:
-        return {
-            "KERNEL": self.conv.kernel,
-            "STRIDE": self.conv.stride,
-            "INPUTS": self.weight.shape[2],
-            "OUTPUTS": self._outputs,
-            "PRECISION": self.products,
-        }
+        return {"INPUTS": self.weight.shape[2], "OUTPUTS": self._outputs, "PRECISION": self.products}
+
+    @property
+    def _strides(self) -> dict[str, Any]:
+        return {"KERNEL": self.conv.kernel, "STRIDE": self.conv.stride}
 
     @staticmethod
     def _rows(x: Tensor) -> int:
@@ -195,14 +213,36 @@ class Layer:
         return x.shape[1] * x.shape[2] * x.shape[3]
 
 
-def forward_tile(channels: int) -> tuple[int, int]:
-    """Rows and warps of a convolution with so many results per pixel."""
-    return {16: (256, 4), 32: (128, 4)}.get(channels, (128, 8))
+class Tile(NamedTuple):
+    """What a program computes at a time: rows (pixels), in `walk` down so many rows of an image."""
+
+    rows: int
+    warps: int
+    stages: int = 1
+    strip: int = 0
+
+    @property
+    def launch(self) -> dict[str, int]:
+        return {"num_warps": self.warps, "num_stages": self.stages}
 
 
-def weight_tile(channels: int) -> tuple[int, int]:
-    """Rows and warps of a weight gradient."""
-    return {16: (64, 1), 32: (64, 2)}.get(channels, (128, 4))
+# By the number of channels of the result; measured on an H200, see docs/performance.md.
+
+
+def forward_tile(channels: int) -> Tile:
+    return {16: Tile(256, 4), 32: Tile(128, 4)}.get(channels, Tile(128, 8))
+
+
+def weight_tile(channels: int) -> Tile:
+    return {16: Tile(64, 1, 3), 32: Tile(64, 2, 3)}.get(channels, Tile(128, 4, 3))
+
+
+def walk_tile(channels: int) -> Tile:
+    return {16: Tile(64, 2, 1, 16)}.get(channels, Tile(64, 4, 1, 8))
+
+
+def walk_weight_tile(channels: int) -> Tile:
+    return {16: Tile(32, 1, 1, 16)}.get(channels, Tile(32, 2, 1, 8))
 
 
 def _floats(like: Tensor, *shape: int) -> Tensor:

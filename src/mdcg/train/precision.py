@@ -68,10 +68,19 @@ def compute(device: str, precision: str) -> Compute:
     chosen = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     if chosen not in ("cpu", "cuda"):
         raise unknown("device", device, ("auto", "cpu", "cuda"))
-    if chosen == "cuda" and not torch.cuda.is_available():
-        raise MdcgError(
-            "no CUDA GPU can be used here (none found, or PyTorch was built without CUDA); use --device cpu."
-        )
+    if chosen == "cuda" and (trouble := _cuda_trouble()):
+        raise MdcgError(f"no CUDA GPU can be used here ({trouble}); mend that, or use --device cpu.")
     if precision == "auto":
         precision = "tf32" if chosen == "cuda" else "fp32"
     return Compute(torch.device(chosen), precision)
+
+
+def _cuda_trouble() -> str | None:
+    """Why the GPU cannot be used: PyTorch knows of missing and old drivers, and of GPUs it has no code for."""
+    if not torch.backends.cuda.is_built():
+        return "this PyTorch was built without CUDA"
+    try:
+        torch.zeros(1, device="cuda").add_(1).item()
+    except (RuntimeError, AssertionError) as error:
+        return str(error).splitlines()[0].rstrip(".")
+    return None

@@ -1,0 +1,257 @@
+"""The 3×3 convolutions without stride, where a small ResNet spends its time; otherwise as in `conv`.
+
+A program takes the same strip of rows of a few images, and walks down it. A row of the input is loaded once, at its
+three horizontal shifts, and used at once for the three rows of the result that it touches: a third of the loads
+of a convolution that goes tap by tap.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _tap(
+    w, TAP: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, BLOCK: tl.constexpr, BACKWARD: tl.constexpr
+):  # fmt: skip
+    """The matrix of a tap, (inputs, outputs); backward, that of the opposite tap, transposed."""
+    c = tl.arange(0, BLOCK)
+    o = tl.arange(0, OUTPUTS)
+    if BACKWARD:
+        return tl.load(w + ((8 - TAP) * INPUTS + c)[None, :] * OUTPUTS + o[:, None])
+    at = w + (TAP * INPUTS + c)[:, None] * OUTPUTS + o[None, :]
+    if BLOCK == INPUTS:
+        return tl.load(at)
+    return tl.load(at, (c < INPUTS)[:, None], other=0)
+
+
+@triton.jit
+def _shifts(x, there, across, c, WIDE: tl.constexpr, PIXEL: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr):
+    """A row of pixels, and the same shifted by one to either side; zero outside the image."""
+    left = (there & (across > 0))[:, None]
+    here = there[:, None]
+    right = (there & (across < WIDE - 1))[:, None]
+    if BLOCK != CHANNELS:
+        channels = (c < CHANNELS)[None, :]
+        left = left & channels
+        here = here & channels
+        right = right & channels
+    return tl.load(x - PIXEL, left, other=0), tl.load(x, here, other=0), tl.load(x + PIXEL, right, other=0)
+
+
+@triton.jit
+def _row_of(a, b, c, w0, w1, w2, result, PRECISION: tl.constexpr):
+    result = tl.dot(a, w0, result, input_precision=PRECISION)
+    result = tl.dot(b, w1, result, input_precision=PRECISION)
+    return tl.dot(c, w2, result, input_precision=PRECISION)
+
+
+@triton.jit
+def forward(
+    x, w, y, sums, squares, pivot, scale, shift, residual, images, member,
+    HIGH: tl.constexpr, WIDE: tl.constexpr, PIXEL: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr,
+    MOMENTS: tl.constexpr, RELU: tl.constexpr, RESIDUAL: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, STRIP: tl.constexpr,
+):  # fmt: skip
+    """See `conv.forward`."""
+    STRIPS: tl.constexpr = (HIGH + STRIP - 1) // STRIP
+    k = tl.program_id(1)
+    start = tl.program_id(0) % STRIPS * STRIP
+    pixel = tl.arange(0, ROWS)
+    across = pixel % WIDE
+    image = tl.program_id(0) // STRIPS * (ROWS // WIDE) + pixel // WIDE
+    inside = (image < images) & (pixel < ROWS // WIDE * WIDE)
+    c = tl.arange(0, BLOCK)
+    o = tl.arange(0, OUTPUTS)
+    x += k.to(tl.int64) * member
+    from_x = x + ((image * HIGH + start) * WIDE + across)[:, None] * PIXEL + c[None, :]
+    at = ((k.to(tl.int64) * images + image) * HIGH + start) * WIDE + across
+    at = at[:, None] * OUTPUTS + o[None, :]
+    w += k.to(tl.int64) * (9 * INPUTS * OUTPUTS)
+    w0 = _tap(w, 0, INPUTS, OUTPUTS, BLOCK, False)
+    w1 = _tap(w, 1, INPUTS, OUTPUTS, BLOCK, False)
+    w2 = _tap(w, 2, INPUTS, OUTPUTS, BLOCK, False)
+    w3 = _tap(w, 3, INPUTS, OUTPUTS, BLOCK, False)
+    w4 = _tap(w, 4, INPUTS, OUTPUTS, BLOCK, False)
+    w5 = _tap(w, 5, INPUTS, OUTPUTS, BLOCK, False)
+    w6 = _tap(w, 6, INPUTS, OUTPUTS, BLOCK, False)
+    w7 = _tap(w, 7, INPUTS, OUTPUTS, BLOCK, False)
+    w8 = _tap(w, 8, INPUTS, OUTPUTS, BLOCK, False)
+    column = k * OUTPUTS + o
+    upper = tl.zeros((ROWS, OUTPUTS), tl.float32)
+    lower = tl.zeros((ROWS, OUTPUTS), tl.float32)
+    if MOMENTS:
+        centre = tl.load(pivot + column)[None, :]
+        total = tl.zeros((ROWS, OUTPUTS), tl.float32)
+        square = tl.zeros((ROWS, OUTPUTS), tl.float32)
+    else:
+        factor = tl.load(scale + column)[None, :]
+        offset = tl.load(shift + column)[None, :]
+    for step in range(STRIP + 2):
+        row = start + step - 1  # of x
+        there = inside & (row >= 0) & (row < HIGH)
+        left, here, right = _shifts(
+            from_x + (step - 1) * (WIDE * PIXEL), there, across, c, WIDE, PIXEL, INPUTS, BLOCK
+        )  # fmt: skip
+        result = _row_of(left, here, right, w6, w7, w8, upper, PRECISION)
+        upper = _row_of(left, here, right, w3, w4, w5, lower, PRECISION)
+        lower = _row_of(left, here, right, w0, w1, w2, tl.zeros((ROWS, OUTPUTS), tl.float32), PRECISION)
+        to = at + (step - 2) * (WIDE * OUTPUTS)
+        mask = (inside & (step >= 2) & (row <= HIGH))[:, None]
+        if MOMENTS:
+            off = tl.where(mask, result - centre, 0.0)
+            total += off
+            square += off * off
+        else:
+            result = result * factor + offset
+            if RESIDUAL:
+                result += tl.load(residual + to, mask, other=0).to(tl.float32)
+            if RELU:
+                result = tl.maximum(result, 0.0)
+        tl.store(y + to, result.to(y.dtype.element_ty), mask)
+    if MOMENTS:
+        part = tl.program_id(0) * tl.num_programs(1) * OUTPUTS + column
+        tl.store(sums + part, tl.sum(total, 0))
+        tl.store(squares + part, tl.sum(square, 0))
+
+
+@triton.jit
+def input_gradient(
+    dy, w, dx, add, sums, products, below, mean, rstd, scale, shift, output, images,
+    HIGH: tl.constexpr, WIDE: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr,
+    ADD: tl.constexpr, SUMS: tl.constexpr, OUTPUT: tl.constexpr, PRECISION: tl.constexpr,
+    ROWS: tl.constexpr, STRIP: tl.constexpr,
+):  # fmt: skip
+    """See `conv.input_gradient`: a convolution of dy with the weight turned around."""
+    STRIPS: tl.constexpr = (HIGH + STRIP - 1) // STRIP
+    k = tl.program_id(1)
+    start = tl.program_id(0) % STRIPS * STRIP
+    pixel = tl.arange(0, ROWS)
+    across = pixel % WIDE
+    image = tl.program_id(0) // STRIPS * (ROWS // WIDE) + pixel // WIDE
+    inside = (image < images) & (pixel < ROWS // WIDE * WIDE)
+    c = tl.arange(0, INPUTS)
+    o = tl.arange(0, OUTPUTS)
+    first = ((k.to(tl.int64) * images + image) * HIGH + start) * WIDE + across
+    from_dy = dy + first[:, None] * OUTPUTS + o[None, :]
+    at = first[:, None] * INPUTS + c[None, :]
+    w += k.to(tl.int64) * (9 * INPUTS * OUTPUTS)
+    w0 = _tap(w, 0, INPUTS, OUTPUTS, INPUTS, True)
+    w1 = _tap(w, 1, INPUTS, OUTPUTS, INPUTS, True)
+    w2 = _tap(w, 2, INPUTS, OUTPUTS, INPUTS, True)
+    w3 = _tap(w, 3, INPUTS, OUTPUTS, INPUTS, True)
+    w4 = _tap(w, 4, INPUTS, OUTPUTS, INPUTS, True)
+    w5 = _tap(w, 5, INPUTS, OUTPUTS, INPUTS, True)
+    w6 = _tap(w, 6, INPUTS, OUTPUTS, INPUTS, True)
+    w7 = _tap(w, 7, INPUTS, OUTPUTS, INPUTS, True)
+    w8 = _tap(w, 8, INPUTS, OUTPUTS, INPUTS, True)
+    column = k * INPUTS + c
+    upper = tl.zeros((ROWS, INPUTS), tl.float32)
+    lower = tl.zeros((ROWS, INPUTS), tl.float32)
+    if SUMS:
+        centre = tl.load(mean + column)[None, :]
+        inverse = tl.load(rstd + column)[None, :]
+        total = tl.zeros((ROWS, INPUTS), tl.float32)
+        product = tl.zeros((ROWS, INPUTS), tl.float32)
+        if not OUTPUT:
+            factor = tl.load(scale + column)[None, :]
+            offset = tl.load(shift + column)[None, :]
+    for step in range(STRIP + 2):
+        row = start + step - 1  # of dy
+        there = inside & (row >= 0) & (row < HIGH)
+        left, here, right = _shifts(
+            from_dy + (step - 1) * (WIDE * OUTPUTS), there, across, o, WIDE, OUTPUTS, OUTPUTS, OUTPUTS
+        )  # fmt: skip
+        result = _row_of(left, here, right, w6, w7, w8, upper, PRECISION)
+        upper = _row_of(left, here, right, w3, w4, w5, lower, PRECISION)
+        lower = _row_of(left, here, right, w0, w1, w2, tl.zeros((ROWS, INPUTS), tl.float32), PRECISION)
+        to = at + (step - 2) * (WIDE * INPUTS)
+        mask = (inside & (step >= 2) & (row <= HIGH))[:, None]
+        if ADD:
+            result += tl.load(add + to, mask, other=0).to(tl.float32)
+        if SUMS:
+            value = tl.load(below + to, mask, other=0).to(tl.float32)
+            if OUTPUT:
+                is_open = tl.load(output + to, mask, other=0).to(tl.float32) > 0
+            else:
+                is_open = value * factor + offset > 0
+            result = tl.where(mask & is_open, result, 0.0)
+            total += result
+            product += result * ((value - centre) * inverse)
+        tl.store(dx + to, result.to(dx.dtype.element_ty), mask)
+    if SUMS:
+        part = tl.program_id(0) * tl.num_programs(1) * INPUTS + column
+        tl.store(sums + part, tl.sum(total, 0))
+        tl.store(products + part, tl.sum(product, 0))
+
+
+@triton.jit
+def _transposed(a, g, result, PRECISION: tl.constexpr):
+    return tl.dot(tl.trans(a), g, result, input_precision=PRECISION)
+
+
+@triton.jit
+def weight_gradient(
+    x, dy, dw, images, member,
+    HIGH: tl.constexpr, WIDE: tl.constexpr, PIXEL: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, STRIP: tl.constexpr, WALKS: tl.constexpr,
+):  # fmt: skip
+    """dw (parts, K, 9, inputs, outputs), to be summed over parts: row y of x meets rows y + 1, y and y − 1 of dy.
+
+    A program walks down WALKS strips, of different images.
+    """
+    STRIPS: tl.constexpr = (HIGH + STRIP - 1) // STRIP
+    k = tl.program_id(1)
+    start = tl.program_id(0) % STRIPS * STRIP
+    pixel = tl.arange(0, ROWS)
+    across = pixel % WIDE
+    c = tl.arange(0, BLOCK)
+    o = tl.arange(0, OUTPUTS)
+    x += k.to(tl.int64) * member
+    dy += k.to(tl.int64) * images * (HIGH * WIDE * OUTPUTS)
+    s0 = tl.zeros((BLOCK, OUTPUTS), tl.float32)
+    s1 = tl.zeros((BLOCK, OUTPUTS), tl.float32)
+    s2 = tl.zeros((BLOCK, OUTPUTS), tl.float32)
+    s3 = tl.zeros((BLOCK, OUTPUTS), tl.float32)
+    s4 = tl.zeros((BLOCK, OUTPUTS), tl.float32)
+    s5 = tl.zeros((BLOCK, OUTPUTS), tl.float32)
+    s6 = tl.zeros((BLOCK, OUTPUTS), tl.float32)
+    s7 = tl.zeros((BLOCK, OUTPUTS), tl.float32)
+    s8 = tl.zeros((BLOCK, OUTPUTS), tl.float32)
+    for turn in range(WALKS):
+        image = (tl.program_id(0) // STRIPS * WALKS + turn) * (ROWS // WIDE) + pixel // WIDE
+        inside = (image < images) & (pixel < ROWS // WIDE * WIDE)
+        first = (image * HIGH + start) * WIDE + across
+        from_x = x + first[:, None] * PIXEL + c[None, :]
+        from_dy = dy + first[:, None] * OUTPUTS + o[None, :]
+        above = tl.load(from_dy - WIDE * OUTPUTS, (inside & (start > 0))[:, None], other=0)
+        at = tl.load(from_dy, inside[:, None], other=0)
+        for step in range(STRIP):
+            row = start + step
+            there = inside & (row < HIGH)
+            below = tl.load(from_dy + (step + 1) * (WIDE * OUTPUTS), (inside & (row + 1 < HIGH))[:, None], other=0)
+            left, here, right = _shifts(from_x + step * (WIDE * PIXEL), there, across, c, WIDE, PIXEL, INPUTS, BLOCK)
+            s0 = _transposed(left, below, s0, PRECISION)
+            s1 = _transposed(here, below, s1, PRECISION)
+            s2 = _transposed(right, below, s2, PRECISION)
+            s3 = _transposed(left, at, s3, PRECISION)
+            s4 = _transposed(here, at, s4, PRECISION)
+            s5 = _transposed(right, at, s5, PRECISION)
+            s6 = _transposed(left, above, s6, PRECISION)
+            s7 = _transposed(here, above, s7, PRECISION)
+            s8 = _transposed(right, above, s8, PRECISION)
+            above = at
+            at = below
+    part = (tl.program_id(0) * tl.num_programs(1) + k).to(tl.int64) * (9 * INPUTS)
+    to = dw + (part + c)[:, None] * OUTPUTS + o[None, :]
+    within = (c < INPUTS)[:, None] & (o >= 0)[None, :]
+    tl.store(to, s0, within)
+    tl.store(to + INPUTS * OUTPUTS, s1, within)
+    tl.store(to + 2 * INPUTS * OUTPUTS, s2, within)
+    tl.store(to + 3 * INPUTS * OUTPUTS, s3, within)
+    tl.store(to + 4 * INPUTS * OUTPUTS, s4, within)
+    tl.store(to + 5 * INPUTS * OUTPUTS, s5, within)
+    tl.store(to + 6 * INPUTS * OUTPUTS, s6, within)
+    tl.store(to + 7 * INPUTS * OUTPUTS, s7, within)
+    tl.store(to + 8 * INPUTS * OUTPUTS, s8, within)
