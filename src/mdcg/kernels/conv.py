@@ -165,10 +165,9 @@ def _transposed_product(
 
 @triton.jit
 def weight_gradient(
-    x, dy, dw, images, member,
+    x, dy, dw, images, member, tiles,
     HIGH: tl.constexpr, WIDE: tl.constexpr, PIXEL: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PRECISION: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
-    TILES: tl.constexpr,
 ):  # fmt: skip
     """dw (parts, K, taps, inputs, outputs), to be summed over parts: one row of taps per program."""
     PAD: tl.constexpr = KERNEL // 2
@@ -184,8 +183,8 @@ def weight_gradient(
     first = tl.zeros((BLOCK, OUTPUTS), tl.float32)
     second = tl.zeros((BLOCK, OUTPUTS), tl.float32)
     third = tl.zeros((BLOCK, OUTPUTS), tl.float32)
-    for tile in range(TILES):
-        row = tl.program_id(0) * (TILES * ROWS) + tile * ROWS + tl.arange(0, ROWS)
+    for tile in range(tiles):
+        row = tl.program_id(0) * (tiles * ROWS) + tile * ROWS + tl.arange(0, ROWS)
         down = (row // BROAD) % TALL * STRIDE - PAD + tl.program_id(2)
         left = row % BROAD * STRIDE - PAD
         there = (row < rows) & (down >= 0) & (down < HIGH)

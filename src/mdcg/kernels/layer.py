@@ -6,18 +6,17 @@ Maps are (K, images, height, width, channels).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
 from torch import Tensor
 
 from mdcg.kernels import conv, norm, walk
+from mdcg.kernels.tiles import Tile, forward_tile, gradient_tile, weight_tile
 from mdcg.models.members import BatchNorm2d, Conv2d
 
 PARTS, COLUMNS = 128, 16  # tile of the kernels that add up partial sums
-PROGRAMS = 1056  # that share the sum of a weight's gradient: eight for each multiprocessor of an H200
-WALKED = 32  # most channels of a convolution that walks
 ELEMENTS = 4096  # tile of the kernels that make one pass over a map
 
 
@@ -71,9 +70,9 @@ class Layer:
     def activate(self, x: Tensor, m: Moments, residual: Tensor | None = None, relu: bool = True) -> Tensor:
         """relu(norm(x) + residual), x being `convolve`'s result."""
         y = torch.empty_like(x)
-        rows, tile = self._rows(x), ELEMENTS // self._outputs
+        rows, tile = self._rows(x), ELEMENTS // self.outputs
         norm.apply[(triton.cdiv(rows, tile), len(x))](
-            x, residual, y, m.scale, m.shift, rows, self._outputs, relu, residual is not None, tile
+            x, residual, y, m.scale, m.shift, rows, self.outputs, relu, residual is not None, tile
         )
         return y
 
@@ -85,18 +84,18 @@ class Layer:
 
     def gradient_sums(self, dy: Tensor, x: Tensor, m: Moments, output: Tensor | None = None, per_dy: int = 1) -> Masked:
         """Mask dy by `output` (None: it is masked already), dy being that of the mean of `per_dy` pixels each."""
-        rows, tile = self._rows(x), ELEMENTS // self._outputs
+        rows, tile = self._rows(x), ELEMENTS // self.outputs
         tiles = triton.cdiv(rows, tile)
         g = dy if output is None else torch.empty_like(x)
         sums, products = _floats(x, 2, tiles, self._columns)
         norm.gradient_sums[(tiles, len(x))](
-            dy, x, output, g, sums, products, m.mean, m.rstd, rows, per_dy, self._outputs, output is not None, tile
+            dy, x, output, g, sums, products, m.mean, m.rstd, rows, per_dy, self.outputs, output is not None, tile
         )
         return Masked(g, sums, products)
 
     def norm_gradient(self, masked: Masked, x: Tensor, m: Moments) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of x, `convolve`'s result, and of BatchNorm's weight and bias."""
-        rows, tile = self._rows(x), ELEMENTS // self._outputs
+        rows, tile = self._rows(x), ELEMENTS // self.outputs
         dweight, dbias, of_g, of_x, constant = _floats(x, 5, self._columns)
         norm.finish_gradient_sums[(triton.cdiv(self._columns, COLUMNS),)](
             masked.sums, masked.products, m.mean, m.rstd, self.norm.weight, dweight, dbias, of_g, of_x, constant,
@@ -104,42 +103,44 @@ class Layer:
         )  # fmt: skip
         dx = torch.empty_like(x)
         norm.gradient_apply[(triton.cdiv(rows, tile), len(x))](
-            masked.g, x, dx, of_g, of_x, constant, rows, self._outputs, tile
+            masked.g, x, dx, of_g, of_x, constant, rows, self.outputs, tile
         )
         return dx, dweight.view_as(self.norm.weight), dbias.view_as(self.norm.bias)
 
     def weight_gradient(self, x: Tensor, dy: Tensor) -> Tensor:
         """Of the convolution's weight, from its input and its output's gradient."""
+        tile = weight_tile(self, x)
         shape = {"HIGH": x.shape[2], "WIDE": x.shape[3], "PIXEL": x.stride(3), "BLOCK": self._block, **self._shape}
-        if self._walks:
-            (walks, _), tiled = self._walk(x, walk_weight_tile(self._outputs))
-            strips = triton.cdiv(x.shape[2], tiled["STRIP"])
-            each = triton.cdiv(walks, max(1, PROGRAMS // len(x)))
+        programs = max(1, tile.programs // len(x))  # of each member
+        if tile.strip:
+            (walks, _), tiled = self._walk(x, tile)
+            strips = triton.cdiv(x.shape[2], tile.strip)
+            each = triton.cdiv(walks, programs)
             dw = _floats(x, triton.cdiv(walks // strips, each) * strips, *self.weight.shape)
-            walk.weight_gradient[(len(dw), len(x))](x, dy, dw, x.shape[1], x.stride(0), **shape, **tiled, WALKS=each)
+            walk.weight_gradient[(len(dw), len(x))](x, dy, dw, x.shape[1], x.stride(0), each, **shape, **tiled)
         else:
-            tile = weight_tile(self._outputs)
+            kernel = self.conv.kernel
             tiles = triton.cdiv(self._rows(dy), tile.rows)
-            each = triton.cdiv(tiles, max(1, PROGRAMS // (len(x) * self.conv.kernel)))
+            each = triton.cdiv(tiles, max(1, programs // kernel))
             dw = _floats(x, triton.cdiv(tiles, each), *self.weight.shape)
-            conv.weight_gradient[(len(dw), len(x), self.conv.kernel)](
-                x, dy, dw, x.shape[1], x.stride(0), **shape, **self._strides, ROWS=tile.rows, TILES=each, **tile.launch
+            conv.weight_gradient[(len(dw), len(x), kernel)](
+                x, dy, dw, x.shape[1], x.stride(0), each, **shape, **self._strides, ROWS=tile.rows, **tile.launch
             )
         return self.conv.as_weight(dw.sum(0))
 
     def input_gradient(self, dy: Tensor, x: Tensor, add: Tensor | None = None, below: Below | None = None) -> Masked:
         """Of the convolution's input x, plus `add`; with `below`, masked by the ReLU that made x."""
-        inputs = self.weight.shape[2]
-        if self._walks:
+        tile = gradient_tile(self, x)
+        if tile.strip:
             kernel = walk.input_gradient
-            grid, tiled = self._walk(x, walk_tile(inputs))
+            grid, tiled = self._walk(x, tile)
         else:
-            kernel, tile, stride = conv.input_gradient, forward_tile(inputs), self.conv.stride
+            kernel, stride = conv.input_gradient, self.conv.stride
             pixels = x.shape[1] * triton.cdiv(x.shape[2], stride) * triton.cdiv(x.shape[3], stride)  # of a phase
             grid = (triton.cdiv(pixels, tile.rows) * stride**2, len(x))
             tiled = {**self._strides, "ROWS": tile.rows, **tile.launch}
         dx = torch.empty(x.shape, dtype=dy.dtype, device=dy.device)
-        sums, products = _floats(x, 2, grid[0] if below else 0, len(x) * inputs)
+        sums, products = _floats(x, 2, grid[0] if below else 0, len(x) * self.inputs)
         m, output = (below.moments, below.output) if below else (None, None)
         kernel[grid](
             dy, self.weight, dx, add, sums, products, below and below.x, m and m.mean, m and m.rstd, m and m.scale,
@@ -158,12 +159,13 @@ class Layer:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The convolution, normalised if `scale` and `shift` are known, and else its partial sums."""
         high, wide = ((side - 1) // self.conv.stride + 1 for side in x.shape[2:4])
-        y = torch.empty(len(x), x.shape[1], high, wide, self._outputs, dtype=self.weight.dtype, device=x.device)
-        if self._walks:
+        y = torch.empty(len(x), x.shape[1], high, wide, self.outputs, dtype=self.weight.dtype, device=x.device)
+        tile = forward_tile(self, x)
+        if tile.strip:
             kernel = walk.forward
-            grid, tiled = self._walk(x, walk_tile(self._outputs))
+            grid, tiled = self._walk(x, tile)
         else:
-            kernel, tile = conv.forward, forward_tile(self._outputs)
+            kernel = conv.forward
             grid = (triton.cdiv(self._rows(y), tile.rows), len(x))
             tiled = {**self._strides, "ROWS": tile.rows, **tile.launch}
         sums, squares = _floats(x, 2, grid[0] if scale is None else 0, self._columns)
@@ -182,26 +184,25 @@ class Layer:
         return (groups * strips, len(x)), {"ROWS": rows, "STRIP": tile.strip, **tile.launch}
 
     @property
-    def _walks(self) -> bool:
-        """Weights of more channels would not fit into a program's registers."""
-        return self.conv.kernel == 3 and self.conv.stride == 1 and self._outputs <= WALKED
+    def inputs(self) -> int:
+        return self.weight.shape[2]
 
     @property
-    def _outputs(self) -> int:
+    def outputs(self) -> int:
         return self.weight.shape[3]
 
     @property
     def _columns(self) -> int:
-        return len(self.weight) * self._outputs
+        return len(self.weight) * self.outputs
 
     @property
     def _block(self) -> int:
         """Products have at least 16 terms: a multiplication by a smaller matrix has no instruction."""
-        return max(16, int(triton.next_power_of_2(self.weight.shape[2])))
+        return max(16, int(triton.next_power_of_2(self.inputs)))
 
     @property
     def _shape(self) -> dict[str, Any]:
-        return {"INPUTS": self.weight.shape[2], "OUTPUTS": self._outputs, "PRECISION": self.products}
+        return {"INPUTS": self.inputs, "OUTPUTS": self.outputs, "PRECISION": self.products}
 
     @property
     def _strides(self) -> dict[str, Any]:
@@ -211,38 +212,6 @@ class Layer:
     def _rows(x: Tensor) -> int:
         """Pixels of one member."""
         return x.shape[1] * x.shape[2] * x.shape[3]
-
-
-class Tile(NamedTuple):
-    """What a program computes at a time: rows (pixels), in `walk` down so many rows of an image."""
-
-    rows: int
-    warps: int
-    stages: int = 1
-    strip: int = 0
-
-    @property
-    def launch(self) -> dict[str, int]:
-        return {"num_warps": self.warps, "num_stages": self.stages}
-
-
-# By the number of channels of the result; measured on an H200, see docs/performance.md.
-
-
-def forward_tile(channels: int) -> Tile:
-    return {16: Tile(256, 4), 32: Tile(128, 4)}.get(channels, Tile(128, 8))
-
-
-def weight_tile(channels: int) -> Tile:
-    return {16: Tile(64, 1, 3), 32: Tile(64, 2, 3)}.get(channels, Tile(128, 4, 3))
-
-
-def walk_tile(channels: int) -> Tile:
-    return {16: Tile(64, 2, 1, 16)}.get(channels, Tile(64, 4, 1, 8))
-
-
-def walk_weight_tile(channels: int) -> Tile:
-    return {16: Tile(32, 1, 1, 16)}.get(channels, Tile(32, 2, 1, 8))
 
 
 def _floats(like: Tensor, *shape: int) -> Tensor:

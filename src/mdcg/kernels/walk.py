@@ -193,13 +193,13 @@ def _transposed(a, g, result, PRECISION: tl.constexpr):
 
 @triton.jit
 def weight_gradient(
-    x, dy, dw, images, member,
+    x, dy, dw, images, member, walks,
     HIGH: tl.constexpr, WIDE: tl.constexpr, PIXEL: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr,
-    PRECISION: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, STRIP: tl.constexpr, WALKS: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, STRIP: tl.constexpr,
 ):  # fmt: skip
     """dw (parts, K, 9, inputs, outputs), to be summed over parts: row y of x meets rows y + 1, y and y − 1 of dy.
 
-    A program walks down WALKS strips, of different images.
+    A program walks down several strips, of different images.
     """
     STRIPS: tl.constexpr = (HIGH + STRIP - 1) // STRIP
     k = tl.program_id(1)
@@ -219,8 +219,8 @@ def weight_gradient(
     s6 = tl.zeros((BLOCK, OUTPUTS), tl.float32)
     s7 = tl.zeros((BLOCK, OUTPUTS), tl.float32)
     s8 = tl.zeros((BLOCK, OUTPUTS), tl.float32)
-    for turn in range(WALKS):
-        image = (tl.program_id(0) // STRIPS * WALKS + turn) * (ROWS // WIDE) + pixel // WIDE
+    for turn in range(walks):
+        image = (tl.program_id(0) // STRIPS * walks + turn) * (ROWS // WIDE) + pixel // WIDE
         inside = (image < images) & (pixel < ROWS // WIDE * WIDE)
         first = (image * HIGH + start) * WIDE + across
         from_x = x + first[:, None] * PIXEL + c[None, :]

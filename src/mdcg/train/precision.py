@@ -35,8 +35,10 @@ class Compute:
 
     @property
     def fused(self) -> bool:
-        """Whether backbones may use the fused kernels; their products of float32 numbers are made in TF32."""
-        return self.device.type == "cuda" and self.precision in ("tf32", "bf16") and kernels.available()
+        """Whether backbones may use the fused kernels: their products are TF32's or bf16's, since compute 8.0."""
+        if self.device.type != "cuda" or self.precision not in ("tf32", "bf16"):
+            return False
+        return kernels.available() and torch.cuda.get_device_capability(self.device) >= (8, 0)
 
     @contextlib.contextmanager
     def settings(self) -> Iterator[None]:
