@@ -39,45 +39,40 @@ class EpochDraws:
         return index, labels, corner, flipped
 
     def to(self, device: torch.device) -> EpochDraws:
-        """On a device; from pinned memory nobody waits for the copy."""
-        return EpochDraws(*(part.to(device, non_blocking=True) for part in self._parts()))
-
-    def pinned(self) -> EpochDraws:
-        return EpochDraws(*(part.pin_memory() for part in self._parts()))
+        return EpochDraws(*(part.to(device) for part in self._parts()))
 
     def clone(self) -> EpochDraws:
         return EpochDraws(*(part.clone() for part in self._parts()))
 
     def copy_(self, other: EpochDraws) -> None:
         for mine, its in zip(self._parts(), other._parts(), strict=True):
-            mine.copy_(its, non_blocking=True)
+            mine.copy_(its)
 
     def _parts(self) -> list[Tensor]:
         return [getattr(self, field.name) for field in fields(self)]
 
 
 class Ahead:
-    """Makes the draws of a group's epochs, the next one's while the current one trains."""
+    """Makes the draws of a group's epochs, the next one's while the current one trains.
 
-    def __init__(self, group: Group, pin: bool) -> None:
-        self.group, self.pin = group, pin
+    Its thread never touches the GPU: that would spoil a graph which is being captured.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
         self._thread = ThreadPoolExecutor(1, "draws")
         self._next: tuple[tuple[int, int], Future[EpochDraws]] | None = None
 
     def draw(self, memories: list[Memory], task: int, epoch: int) -> EpochDraws:
-        """Of one epoch; on the host, pinned if asked for."""
+        """Of one epoch, on the host."""
         if self._next is not None and self._next[0] == (task, epoch):
             draws = self._next[1].result()
         else:
-            draws = self._draw(memories, task, epoch)
+            draws = draw_epoch(self.group, memories, task, epoch)
         self._next = None
         if epoch + 1 < self.group.training.epochs:  # the next task's memory is not there yet
-            self._next = ((task, epoch + 1), self._thread.submit(self._draw, memories, task, epoch + 1))
+            self._next = ((task, epoch + 1), self._thread.submit(draw_epoch, self.group, memories, task, epoch + 1))
         return draws
-
-    def _draw(self, memories: list[Memory], task: int, epoch: int) -> EpochDraws:
-        draws = draw_epoch(self.group, memories, task, epoch)
-        return draws.pinned() if self.pin else draws
 
 
 def steps_per_epoch(group: Group, task: int) -> Ints:

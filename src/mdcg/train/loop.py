@@ -54,7 +54,7 @@ class Trainer:
         held_out = group.training.hold_out > 0
         self.eval_images = self.images if held_out else dataset.test.images.to(device)
         self.pixels = Pixels.of(dataset, device, compute.dtype, dataset.padding, compute.maps)
-        self._draws = Ahead(group, pin=device.type == "cuda")
+        self._draws = Ahead(group)
         self.graphs = device.type == "cuda"
         self._graph: GraphedSteps | None = None  # of the current task
         self._plain_steps = 0  # of the current task
