@@ -97,6 +97,7 @@ def begin(group: Group, machine: Compute, task: int) -> tuple[Trainer, State, Ep
             states.end_task(state, group)
     state.model.train()
     draws = draw_epoch(group, state.memories, task, 0).to(machine.device)
+    trainer.prepare(state, draws)
     for step in range(3):
         trainer.train_step(state, draws, step)
     return trainer, state, draws

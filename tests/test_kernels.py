@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -13,7 +15,7 @@ from mdcg.train.augment import Pixels
 from tests.conftest import toy_dataset
 
 pytest.importorskip("triton")
-from mdcg.kernels import tiles
+from mdcg.kernels import conv, norm, tiles, walk
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -123,3 +125,49 @@ def test_a_large_stem_stays_plain() -> None:
         plain = model.eval().backbone(x)
         with kernels.use(True):
             torch.testing.assert_close(model.backbone(x), plain, rtol=0, atol=0)
+
+
+def test_kernels_are_compiled_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that a step launches has been asked for before, each variant once, and nothing was computed."""
+    asked: list[tuple[object, ...]] = []
+    launched: list[tuple[object, ...]] = []
+    net = resnet(2, 1, torch.float32)
+    x = torch.randn(2, 32, 3, 8, 8, device=DEVICE)
+    for module in (conv, norm, walk):
+        for name in [
+            name for name in vars(module) if not name.startswith("_") and hasattr(vars(module)[name], "warmup")
+        ]:
+            monkeypatch.setattr(module, name, Noting(name, vars(module)[name], asked, launched))
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    with kernels.use(True):
+        net.prepare(x, x[:, 16:])
+        assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+        assert not launched
+        net(x).sum().backward()
+        with torch.no_grad():
+            net.eval()(x[:, 16:])
+    assert len(asked) == len(set(asked))
+    assert set(launched) == set(asked)
+
+
+class Noting:
+    """A kernel that notes with which constants it is launched or compiled."""
+
+    def __init__(
+        self, name: str, kernel: Any, asked: list[tuple[object, ...]], launched: list[tuple[object, ...]]
+    ) -> None:
+        self.name, self.kernel, self.asked, self.launched = name, kernel, asked, launched
+
+    def warmup(self, *args: object, grid: tuple[int, ...], **constants: object) -> None:
+        self.asked.append(self._variant(args, constants))
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        def run(*args: object, **constants: object) -> None:
+            self.launched.append(self._variant(args, constants))
+            self.kernel[grid](*args, **constants)
+
+        return run
+
+    def _variant(self, args: tuple[object, ...], constants: dict[str, object]) -> tuple[object, ...]:
+        kinds = [(type(a), a == 1, a % 16 == 0) if isinstance(a, int) else type(a) for a in args]
+        return (self.name, *kinds, *sorted(constants.items()))

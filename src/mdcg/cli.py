@@ -106,7 +106,7 @@ def run(
     name = asked.asked_methods()[0]
     results = _run(asked, options)
     if len(results) > 1:
-        return _print_comparison(results, asked, options, ranked=False)
+        return _print_comparison(results, asked, options, name, ranked=False)
     (result,) = results.values()
     if options["as_json"]:
         return _print_json(result.as_json())
@@ -272,12 +272,14 @@ def _title(asked: Recipe) -> str:
     return asked.scenario + (f", memory {asked.memory[0]}" if len(asked.memory) == 1 else "") + _held_out(asked)
 
 
-def _print_comparison(results: dict[str, Result], asked: Recipe, options: dict[str, Any], ranked: bool = True) -> None:
+def _print_comparison(
+    results: dict[str, Result], asked: Recipe, options: dict[str, Any], first: str = "method", ranked: bool = True
+) -> None:
     if options["as_json"]:
         return _print_json({"methods": {label: result.as_json() for label, result in results.items()}})
     from mdcg.report.tables import comparison
 
-    return Console().print(comparison(results, _title(asked), ranked))
+    return Console().print(comparison(results, _title(asked), first, ranked))
 
 
 def _held_out(asked: Recipe) -> str:

@@ -138,15 +138,21 @@ class Recipe(BaseModel):
         ]
 
     def label(self, spec: RunSpec) -> str:
-        """What tells a run's setting from the others asked for: its method, and whatever was given a list."""
-        parts = [spec.method]
+        """What tells a run's setting from the others asked for: its method, and whatever was given as a list.
+
+        >>> asked = Recipe(scenario="digits-5", methods=["naive", "replay"], memory=[50, 100])
+        >>> from mdcg.data import load
+        >>> list(dict.fromkeys(asked.label(spec) for spec in asked.resolve(load("digits"))))
+        ['naive', 'replay, memory 50', 'replay, memory 100']
+        """
+        parts = [spec.method] if len(self.asked_methods()) > 1 else []
         if len(self.memory) > 1 and METHODS[spec.method].uses_memory:
             parts.append(f"memory {spec.memory}")
         chosen = {**spec.hyperparameters, **spec.head_settings}
         parts += [
             f"{key} {chosen[key]}" for key, value in self.set.items() if isinstance(value, list) and key in chosen
         ]
-        return ", ".join(parts)
+        return ", ".join(parts) or spec.method
 
     def _combinations(self, name: str) -> list[dict[str, Value]]:
         """One value for each setting that the method or its head has, in every combination."""

@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from mdcg.kernels.launch import launch
+
 PIXELS = 256  # of a tile
 
 
@@ -41,7 +43,8 @@ def view(
     _, high, wide, channels = images.shape
     block = triton.next_power_of_2(channels)
     out = torch.empty(len(index), high, wide, block, dtype=dtype, device=images.device)
-    _view[(len(index), triton.cdiv(high * wide, PIXELS))](
-        images, index, corner, flipped, scale, shift, out, high, wide, channels, padding, block, PIXELS
-    )
+    launch(
+        _view, (len(index), triton.cdiv(high * wide, PIXELS)), images, index, corner, flipped, scale, shift, out,
+        HIGH=high, WIDE=wide, CHANNELS=channels, PADDING=padding, BLOCK=block, TILE=PIXELS,
+    )  # fmt: skip
     return out[..., :channels].permute(0, 3, 1, 2)

@@ -13,6 +13,7 @@ import triton
 from torch import Tensor
 
 from mdcg.kernels import conv, norm, walk
+from mdcg.kernels.launch import launch
 from mdcg.kernels.tiles import Tile, forward_tile, gradient_tile, weight_tile
 from mdcg.models.members import BatchNorm2d, Conv2d
 
@@ -61,9 +62,10 @@ class Layer:
         mean, rstd, scale, shift = _floats(x, 4, self._columns)
         rows = y.numel() // self._columns
         n = self.norm
-        norm.finish_moments[(triton.cdiv(self._columns, COLUMNS),)](
+        launch(
+            norm.finish_moments, (triton.cdiv(self._columns, COLUMNS),),
             sums, squares, n.weight, n.bias, n.running_mean, n.running_var, mean, rstd, scale, shift,
-            len(sums), rows, self._columns, n.eps, n.momentum, PARTS, COLUMNS,
+            len(sums), rows, self._columns, n.eps, n.momentum, PARTS=PARTS, COLUMNS=COLUMNS,
         )  # fmt: skip
         return y, Moments(mean, rstd, scale, shift)
 
@@ -71,9 +73,10 @@ class Layer:
         """relu(norm(x) + residual), x being `convolve`'s result."""
         y = torch.empty_like(x)
         rows, tile = self._rows(x), ELEMENTS // self.outputs
-        norm.apply[(triton.cdiv(rows, tile), len(x))](
-            x, residual, y, m.scale, m.shift, rows, self.outputs, relu, residual is not None, tile
-        )
+        launch(
+            norm.apply, (triton.cdiv(rows, tile), len(x)), x, residual, y, m.scale, m.shift, rows,
+            CHANNELS=self.outputs, RELU=relu, RESIDUAL=residual is not None, ROWS=tile,
+        )  # fmt: skip
         return y
 
     def infer(
@@ -88,23 +91,26 @@ class Layer:
         tiles = triton.cdiv(rows, tile)
         g = dy if output is None else torch.empty_like(x)
         sums, products = _floats(x, 2, tiles, self._columns)
-        norm.gradient_sums[(tiles, len(x))](
-            dy, x, output, g, sums, products, m.mean, m.rstd, rows, per_dy, self.outputs, output is not None, tile
-        )
+        launch(
+            norm.gradient_sums, (tiles, len(x)), dy, x, output, g, sums, products, m.mean, m.rstd, rows, per_dy,
+            CHANNELS=self.outputs, OUTPUT=output is not None, ROWS=tile,
+        )  # fmt: skip
         return Masked(g, sums, products)
 
     def norm_gradient(self, masked: Masked, x: Tensor, m: Moments) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of x, `convolve`'s result, and of BatchNorm's weight and bias."""
         rows, tile = self._rows(x), ELEMENTS // self.outputs
         dweight, dbias, of_g, of_x, constant = _floats(x, 5, self._columns)
-        norm.finish_gradient_sums[(triton.cdiv(self._columns, COLUMNS),)](
+        launch(
+            norm.finish_gradient_sums, (triton.cdiv(self._columns, COLUMNS),),
             masked.sums, masked.products, m.mean, m.rstd, self.norm.weight, dweight, dbias, of_g, of_x, constant,
-            len(masked.sums), rows, self._columns, PARTS, COLUMNS,
+            len(masked.sums), rows, self._columns, PARTS=PARTS, COLUMNS=COLUMNS,
         )  # fmt: skip
         dx = torch.empty_like(x)
-        norm.gradient_apply[(triton.cdiv(rows, tile), len(x))](
-            masked.g, x, dx, of_g, of_x, constant, rows, self.outputs, tile
-        )
+        launch(
+            norm.gradient_apply, (triton.cdiv(rows, tile), len(x)), masked.g, x, dx, of_g, of_x, constant, rows,
+            CHANNELS=self.outputs, ROWS=tile,
+        )  # fmt: skip
         return dx, dweight.view_as(self.norm.weight), dbias.view_as(self.norm.bias)
 
     def weight_gradient(self, x: Tensor, dy: Tensor) -> Tensor:
@@ -117,15 +123,16 @@ class Layer:
             strips = triton.cdiv(x.shape[2], tile.strip)
             each = triton.cdiv(walks, programs)
             dw = _floats(x, triton.cdiv(walks // strips, each) * strips, *self.weight.shape)
-            walk.weight_gradient[(len(dw), len(x))](x, dy, dw, x.shape[1], x.stride(0), each, **shape, **tiled)
+            launch(walk.weight_gradient, (len(dw), len(x)), x, dy, dw, x.shape[1], x.stride(0), each, **shape, **tiled)
         else:
             kernel = self.conv.kernel
             tiles = triton.cdiv(self._rows(dy), tile.rows)
             each = triton.cdiv(tiles, max(1, programs // kernel))
             dw = _floats(x, triton.cdiv(tiles, each), *self.weight.shape)
-            conv.weight_gradient[(len(dw), len(x), kernel)](
-                x, dy, dw, x.shape[1], x.stride(0), each, **shape, **self._strides, ROWS=tile.rows, **tile.launch
-            )
+            launch(
+                conv.weight_gradient, (len(dw), len(x), kernel), x, dy, dw, x.shape[1], x.stride(0), each,
+                **shape, **self._strides, ROWS=tile.rows, **tile.launch,
+            )  # fmt: skip
         return self.conv.as_weight(dw.sum(0))
 
     def input_gradient(self, dy: Tensor, x: Tensor, add: Tensor | None = None, below: Below | None = None) -> Masked:
@@ -142,7 +149,8 @@ class Layer:
         dx = torch.empty(x.shape, dtype=dy.dtype, device=dy.device)
         sums, products = _floats(x, 2, grid[0] if below else 0, len(x) * self.inputs)
         m, output = (below.moments, below.output) if below else (None, None)
-        kernel[grid](
+        launch(
+            kernel, grid,
             dy, self.weight, dx, add, sums, products, below and below.x, m and m.mean, m and m.rstd, m and m.scale,
             m and m.shift, output, x.shape[1], HIGH=x.shape[2], WIDE=x.shape[3], ADD=add is not None,
             SUMS=below is not None, OUTPUT=output is not None, **self._shape, **tiled,
@@ -169,7 +177,8 @@ class Layer:
             grid = (triton.cdiv(self._rows(y), tile.rows), len(x))
             tiled = {**self._strides, "ROWS": tile.rows, **tile.launch}
         sums, squares = _floats(x, 2, grid[0] if scale is None else 0, self._columns)
-        kernel[grid](
+        launch(
+            kernel, grid,
             x, self.weight, y, sums, squares, self.norm.running_mean, scale, shift, residual, x.shape[1], x.stride(0),
             HIGH=x.shape[2], WIDE=x.shape[3], PIXEL=x.stride(3), MOMENTS=scale is None, RELU=relu,
             RESIDUAL=residual is not None, BLOCK=self._block, **self._shape, **tiled,

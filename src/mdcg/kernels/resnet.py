@@ -6,11 +6,13 @@ masked by the ReLU above it, with the sums that its BatchNorm needs to go on.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from mdcg.kernels.launch import compile_ahead
 from mdcg.kernels.layer import Below, Layer, Masked, Moments
 
 if TYPE_CHECKING:
@@ -40,6 +42,17 @@ def features(net: ResNet, images: Tensor) -> Tensor:
         result: Tensor = _Training.apply(net, images, *net.parameters())  # type: ignore[no-untyped-call]
         return result
     return _infer(net, images)
+
+
+def prepare(net: ResNet, trained: Tensor, inferred: Tensor) -> None:
+    """Compile what training and inference with such images will launch."""
+
+    def train() -> None:
+        trace = SimpleNamespace()
+        _Training.backward(trace, _Training.forward(trace, net, trained, *net.parameters()))
+
+    with torch.no_grad():
+        compile_ahead(train, lambda: _infer(net, inferred))
 
 
 class _Training(torch.autograd.Function):

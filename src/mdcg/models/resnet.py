@@ -58,6 +58,13 @@ class ResNet(nn.Module):
     def basic_blocks(self) -> list[BasicBlock]:
         return [block for block in self.blocks if isinstance(block, BasicBlock)]
 
+    def prepare(self, trained: Tensor, inferred: Tensor) -> None:
+        """Have the kernels ready for such images, where they are in use."""
+        if kernels.in_use() and not self.large_stem:
+            from mdcg.kernels.resnet import prepare
+
+            prepare(self, trained, inferred)
+
     def forward(self, images: Tensor) -> Tensor:
         if kernels.in_use() and not self.large_stem:
             from mdcg.kernels.resnet import features

@@ -43,12 +43,12 @@ def best_first(results: Mapping[str, Result]) -> list[tuple[str, Result]]:
     return sorted(results.items(), key=lambda item: -item[1].mean["ACC"])
 
 
-def comparison(results: Mapping[str, Result], title: str, ranked: bool = True) -> Table:
-    """One line per method, best first unless the order is to stay."""
+def comparison(results: Mapping[str, Result], title: str, first: str = "method", ranked: bool = True) -> Table:
+    """One line per method or setting, best first unless the order is to stay; `first` heads their column."""
     table = Table(
         title=Text(title), title_justify="left", caption=_runs(results), caption_justify="left", box=box.SIMPLE_HEAD
     )
-    table.add_column("method", no_wrap=True)
+    table.add_column(first)
     for label in COLUMNS.values():
         table.add_column(label, justify="right", no_wrap=True)
     table.add_column("s/run", justify="right", no_wrap=True)

@@ -49,6 +49,7 @@ def members_that_fit(group: Group, compute: Compute, meter: Meter | None = None)
             state.task = 1
             states.begin_task(state, alone)
         draws = draw_epoch(alone, state.memories, state.task, 0).to(compute.device)
+        trainer.prepare(state, draws)
         trainer.train_step(state, draws, 0)
         with torch.no_grad(), compute.autocast():
             images = torch.zeros(1, EVAL_BATCH, *group.dataset.shape, device=compute.device, dtype=compute.dtype)

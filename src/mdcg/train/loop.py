@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mdcg import metrics
 from mdcg.methods import Method, Step, stack
+from mdcg.models.resnet import ResNet
 from mdcg.train import state as states
 from mdcg.train.augment import Pixels
 from mdcg.train.epoch import Ahead, EpochDraws, steps_per_epoch
@@ -113,7 +114,17 @@ class Trainer:
                 self.watcher.step(count)
         state.seconds += time.perf_counter() - started
 
+    def prepare(self, state: State, draws: EpochDraws) -> None:
+        """Before a task's first step: let the backbone compile what it needs, all at once."""
+        backbone = state.model.backbone
+        if isinstance(backbone, ResNet):
+            x, _ = self.batch(draws, 0)
+            with self.compute.autocast():
+                backbone.prepare(x, x[:, -self.group.training.batch_size :])
+
     def _plain_step(self, state: State, draws: EpochDraws, resting: bool) -> int:
+        if not self._plain_steps:
+            self.prepare(state, draws)
         self.train_step(state, draws, state.step, resting)
         self._plain_steps += 1
         if self.graphs and self._plain_steps == WARM_UP:
