@@ -117,7 +117,7 @@ def run(
     print(f"{name} on {asked.scenario}, accuracy in percent on task{over}{_held_out(asked)}:\n")
     console = Console()
     console.print(accuracy_matrix(result.R.mean(0), console.width))
-    console.print(comparison({name: result}, ""))
+    console.print(comparison({name: result}, "", console.width))
     for record in result.records:
         print(Store(asked.out).folder(record.spec))
     return None
@@ -279,7 +279,8 @@ def _print_comparison(
         return _print_json({"methods": {label: result.as_json() for label, result in results.items()}})
     from mdcg.report.tables import comparison
 
-    return Console().print(comparison(results, _title(asked), first, ranked))
+    console = Console()
+    return console.print(comparison(results, _title(asked), console.width, first, ranked))
 
 
 def _held_out(asked: Recipe) -> str:

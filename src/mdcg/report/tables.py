@@ -17,6 +17,7 @@ from mdcg.experiments.store import Record
 from mdcg.metrics import Matrix
 
 CELL = 6  # characters of one entry of R
+OTHERS = 72  # characters of a comparison's columns but the first
 ENVIRONMENT = {"precision": "computed in", "finished": "finished at"}
 COLUMNS = {"ACC": "ACC ↑", "BWT": "BWT", "BWT_final": "BWT-final", "forgetting": "forgetting ↓"}
 
@@ -43,18 +44,23 @@ def best_first(results: Mapping[str, Result]) -> list[tuple[str, Result]]:
     return sorted(results.items(), key=lambda item: -item[1].mean["ACC"])
 
 
-def comparison(results: Mapping[str, Result], title: str, first: str = "method", ranked: bool = True) -> Table:
+def comparison(
+    results: Mapping[str, Result], title: str, width: int, first: str = "method", ranked: bool = True
+) -> Table:
     """One line per method or setting, best first unless the order is to stay; `first` heads their column."""
     table = Table(
         title=Text(title), title_justify="left", caption=_runs(results), caption_justify="left", box=box.SIMPLE_HEAD
     )
-    table.add_column(first)
-    for label in COLUMNS.values():
-        table.add_column(label, justify="right", no_wrap=True)
+    table.add_column(first, no_wrap=True)
+    # Forgetting differs from BWT-final by little: where names are long and the terminal is narrow, it makes room.
+    narrow = max(map(len, results)) + OTHERS > width
+    metrics = [name for name in COLUMNS if not (narrow and name == "forgetting")]
+    for name in metrics:
+        table.add_column(COLUMNS[name], justify="right", no_wrap=True)
     table.add_column("s/run", justify="right", no_wrap=True)
     best = best_first(results)[0][0]
     for name, result in best_first(results) if ranked else results.items():
-        cells = [spread(result.mean[metric], result.std[metric]) for metric in COLUMNS]
+        cells = [spread(result.mean[metric], result.std[metric]) for metric in metrics]
         seconds = float(np.mean([record.seconds for record in result.records]))
         bold = "bold" if name == best and len(results) > 1 else ""
         table.add_row(name, *cells, f"{seconds:.1f}", style=bold)
