@@ -35,6 +35,8 @@ def a_step(members: int, batch: int, old: int, new: int) -> Step:
         memory_logits=logits(),
         memory_labels=torch.randint(0, max(old, 1), (members, batch), generator=generator),
         teacher_logits=logits(),
+        teacher_current_logits=logits(),
+        past=(1, old - 1) if old > 1 else (),
     )
 
 
@@ -100,6 +102,93 @@ def test_replay_trains_on_both_batches(shape: tuple[int, int, int, int]) -> None
         for k in range(shape[0])
     ]
     torch.testing.assert_close(METHODS["replay"]().loss(step), torch.tensor(expected, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_er_ace(shape: tuple[int, int, int, int]) -> None:
+    """New images compete only with classes that are in their own batch."""
+    step = a_step(*shape)
+    expected = []
+    for k in range(shape[0]):
+        labels = step.labels[k].tolist()
+        present = sorted(set(labels))
+        among = [[row[c] for c in present] for row in step.logits[k].tolist()]
+        new = plain_cross_entropy(among, [present.index(label) for label in labels])
+        expected.append(new + plain_cross_entropy(step.memory[0][k].tolist(), step.memory[1][k].tolist()))
+    torch.testing.assert_close(METHODS["er-ace"]().loss(step), torch.tensor(expected, dtype=torch.float64))
+
+
+def test_er_ace_leaves_absent_classes_alone() -> None:
+    step = a_step(2, 4, 3, 5)
+    step.logits.requires_grad_()
+    (gradient,) = torch.autograd.grad(METHODS["er-ace"]().loss(step).sum(), step.logits)
+    assert torch.isfinite(gradient).all()
+    for k in range(2):
+        absent = [c for c in range(8) if c not in step.labels[k].tolist()]
+        assert not gradient[k][:, absent].any()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_er_lode(shape: tuple[int, int, int, int]) -> None:
+    members, _, old, new = shape
+    step = a_step(*shape)
+    weights = [0.1 + 0.3 * k for k in range(members)]
+    expected = []
+    for k, rho in enumerate(weights):
+        total = 0.0
+        for row, label in zip(step.logits[k].tolist(), step.labels[k].tolist(), strict=True):
+            total += -math.log(softmax(row[old:])[label - old])
+            total += rho * new / old * -math.log(sum(softmax(row)[old:]))
+        replayed = plain_cross_entropy(step.memory[0][k].tolist(), step.memory[1][k].tolist())
+        expected.append(total / len(step.labels[k]) + replayed)
+    method = stack([METHODS["er-lode"](**{"rho": rho}) for rho in weights], torch.device("cpu"), torch.float64)
+    torch.testing.assert_close(method.loss(step), torch.tensor(expected, dtype=torch.float64))
+
+
+def test_er_lode_is_cross_entropy_taken_apart() -> None:
+    """With ρ·|new|/|old| = 1 the two parts are the whole."""
+    step = a_step(2, 6, 4, 2)
+    whole = METHODS["naive"]().loss(step) + METHODS["naive"]().loss(Step(*step.memory, 4))
+    torch.testing.assert_close(METHODS["er-lode"](**{"rho": 2.0}).loss(step), whole)
+
+
+def plain_divergence(p: list[float], q: list[float]) -> float:
+    return sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_logits_distillation(shape: tuple[int, int, int, int]) -> None:
+    step = a_step(*shape)
+    weights = [0.1 + 0.3 * k for k in range(shape[0])]
+    expected = []
+    for k, alpha in enumerate(weights):
+        rows = zip(step.memory[0][k].tolist(), step.teacher[k].tolist(), strict=True)
+        divergence = sum(plain_divergence(softmax(row), softmax(taught)) for row, taught in rows) / shape[1]
+        expected.append(plain_cross_entropy(step.logits[k].tolist(), step.labels[k].tolist()) + alpha * divergence)
+    method = stack([METHODS["ld"](**{"alpha": alpha}) for alpha in weights], torch.device("cpu"), torch.float64)
+    torch.testing.assert_close(method.loss(step), torch.tensor(expected, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_ss_il(shape: tuple[int, int, int, int]) -> None:
+    members, batch, old, _ = shape
+    step = a_step(*shape)
+    heats = [1.0 + k for k in range(members)]
+    expected = []
+    for k, heat in enumerate(heats):
+        total = 0.0
+        for row, label in zip(step.logits[k].tolist(), step.labels[k].tolist(), strict=True):
+            total += -math.log(softmax(row[old:])[label - old])
+        for row, label in zip(step.memory[0][k].tolist(), step.memory[1][k].tolist(), strict=True):
+            total += -math.log(softmax(row[:old])[label])
+        for student, teacher in ((step.logits, step.teacher_current), (step.memory[0], step.teacher)):
+            for row, taught in zip(student[k].tolist(), teacher[k].tolist(), strict=True):
+                for task in (slice(0, 1), slice(1, old)):  # as `past` in a_step
+                    p = softmax([value / heat for value in taught[task]])
+                    total += heat**2 * plain_divergence(p, softmax([value / heat for value in row[task]]))
+        expected.append(total / (2 * batch))
+    method = stack([METHODS["ss-il"](**{"temperature": heat}) for heat in heats], torch.device("cpu"), torch.float64)
+    torch.testing.assert_close(method.loss(step), torch.tensor(expected, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("shape", SHAPES)

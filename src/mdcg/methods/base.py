@@ -28,6 +28,8 @@ class Step:
     memory_logits: Tensor | None = None  # (K, batch, classes) of images drawn from memory, from task 2 on
     memory_labels: Tensor | None = None  # (K, batch)
     teacher_logits: Tensor | None = None  # (K, batch, classes): the teacher's logits of the same memory images
+    teacher_current_logits: Tensor | None = None  # the same of the current images, for a teacher that sees all
+    past: tuple[int, ...] = ()  # classes of each earlier task
 
     @property
     def memory(self) -> tuple[Tensor, Tensor]:
@@ -40,6 +42,11 @@ class Step:
     def teacher(self) -> Tensor:
         assert self.teacher_logits is not None
         return self.teacher_logits
+
+    @property
+    def teacher_current(self) -> Tensor:
+        assert self.teacher_current_logits is not None
+        return self.teacher_current_logits
 
 
 class Method(BaseModel):
@@ -54,6 +61,7 @@ class Method(BaseModel):
     head: ClassVar[str] = "incremental"  # the head it uses unless another is asked for
     uses_memory: ClassVar[bool] = False  # from task 2 on, every step brings a batch from memory
     uses_teacher: ClassVar[bool] = False  # keeps the model as it was when the task began
+    teacher_sees: ClassVar[Literal["memory", "all"]] = "memory"  # the images that the teacher is asked about
     trains_on: ClassVar[Literal["task", "seen"]] = "task"  # the current task's images, or all seen so far
     forks: ClassVar[bool] = False  # its settings and memory do not matter in task 1, which is trained once per seed
 

@@ -157,22 +157,27 @@ class Trainer:
     def forward(self, state: State, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Loss (K,) and logits of the current images; memory images go through the same forward pass."""
         size = self.group.training.batch_size
-        old = state.model.head.classes - state.model.head.sizes[-1]
+        past = tuple(state.model.head.sizes[:-1])
         with self.compute.autocast():
             logits = state.model.logits(x)
-            taught = None
+            taught = taught_current = None
             if state.teacher is not None:
+                everything = self.method.teacher_sees == "all"
                 with torch.no_grad():
-                    taught = state.teacher.logits(x[:, size:])
+                    taught = state.teacher.logits(x if everything else x[:, size:])
+                if everything:
+                    taught_current, taught = taught[:, :size], taught[:, size:]
         current = logits[:, :size]
         replays = x.shape[1] > size
         step = Step(
             logits=current,
             labels=labels[:, :size],
-            old=old,
+            old=sum(past),
             memory_logits=logits[:, size:] if replays else None,
             memory_labels=labels[:, size:] if replays else None,
             teacher_logits=taught,
+            teacher_current_logits=taught_current,
+            past=past,
         )
         return self.method.loss(step), current.detach()
 

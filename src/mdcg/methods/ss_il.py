@@ -1,0 +1,45 @@
+"""SS-IL (Ahn et al., 2021): separated softmax, and distillation task by task.
+
+New images are classified among the new classes, memory images among the old ones, so that neither pushes the other's
+logits down. The teacher, the model as it was when the task began, is followed on all images by the softmax over each
+past task's classes, at temperature T.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from mdcg.methods.base import METHODS, Method, Step, cross_entropy, kl_divergence
+
+
+@METHODS.register("ss-il")
+class SsIl(Method):
+    """Separated softmax for old and new classes, distillation within each past task."""
+
+    uses_memory: ClassVar[bool] = True
+    uses_teacher: ClassVar[bool] = True
+    teacher_sees: ClassVar[Literal["memory", "all"]] = "all"
+    forks: ClassVar[bool] = True
+
+    temperature: float = Field(2.0, gt=0, description="temperature of the distillation (T)")
+
+    def loss(self, step: Step) -> Tensor:
+        if not step.old:
+            return cross_entropy(step.logits, step.labels)
+        logits, labels = step.memory
+        new = cross_entropy(step.logits[..., step.old :], step.labels - step.old)
+        old = cross_entropy(logits[..., : step.old], labels)
+        student = torch.cat([step.logits, logits], 1)
+        teacher = torch.cat([step.teacher_current, step.teacher], 1)
+        heat = torch.as_tensor(self.temperature, dtype=student.dtype, device=student.device).view(-1, 1, 1)
+        divergence = torch.zeros_like(new)
+        start = 0
+        for size in step.past:
+            own = slice(start, start + size)
+            divergence = divergence + kl_divergence(teacher[..., own] / heat, student[..., own] / heat)
+            start += size
+        return (new + old) / 2 + heat[:, 0, 0] ** 2 * divergence
