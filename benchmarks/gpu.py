@@ -114,6 +114,8 @@ def graphed_step(trainer: Trainer, state: State, draws: EpochDraws, repeats: int
 
     capturing = seconds(both)
 
+    repeats = min(repeats, STEPS // AT_ONCE)  # no more steps than were drawn
+
     def steps() -> None:
         graph.load(draws, 0)
         for _ in range(repeats):

@@ -8,7 +8,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,10 +18,14 @@ import yaml
 from rich.console import Console
 
 from mdcg.data import load
+from mdcg.experiments import Store
 from mdcg.experiments.recipe import make_recipe
+from mdcg.experiments.runner import _capacity
+from mdcg.experiments.troubles import Shortage, troubles_explained
 from mdcg.methods import METHODS
 from mdcg.report.tables import accuracy_matrix
 from mdcg.train.loop import Trainer
+from mdcg.train.precision import Compute
 from mdcg.train.state import State
 from tests.conftest import Answer, Cli
 from tests.test_data import save_image
@@ -404,8 +409,7 @@ def test_too_little_memory(cli: Cli, runs: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("when", [5, 25, 40])  # steps: in task 1, which founders train, in task 2, in task 3
 def test_too_little_memory_for_so_many(cli: Cli, runs: Path, monkeypatch: pytest.MonkeyPatch, when: int) -> None:
     """The halves go on where the whole was, and end with the same numbers."""
-    words = ["run", "--scenario", "digits-3", "--method", "md-cg", "--memory", "30,60", "--seeds", "0-1"]
-    words += ["--epochs", "2", "--json", "--out"]
+    words = [*LIST, "--json", "--out"]
     calm = json.loads(cli(*words, runs / "a").out)
     monkeypatch.setattr("mdcg.train.loop.SAVING", 1)
     steps, original = [0], Trainer.train_step
@@ -423,6 +427,80 @@ def test_too_little_memory_for_so_many(cli: Cli, runs: Path, monkeypatch: pytest
         for ours, theirs in zip(result["runs"], calm["methods"][label]["runs"], strict=True):
             assert ours["R"] == theirs["R"]
     assert not list((runs / "b" / ".groups").iterdir())
+
+
+def test_too_little_memory_even_for_a_trial(cli: Cli, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of members is measured on one of them; if that does not fit, its training says so."""
+
+    def fail(*args: object) -> int:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    pretended = SimpleNamespace(device=SimpleNamespace(type="cuda"))
+    with pytest.raises(Shortage), troubles_explained():
+        fail()
+    monkeypatch.setattr("mdcg.experiments.runner.members_that_fit", fail)
+    monkeypatch.setattr("mdcg.experiments.runner.release_memory", lambda machine: None)
+    specs = make_recipe(scenario="digits-2", method="naive", seeds="0-3").resolve(load("digits"))
+    assert _capacity(specs, Store(runs), load("digits"), cast(Compute, pretended)) == 1
+
+
+LIST = ["run", "--scenario", "digits-3", "--method", "md-cg", "--memory", "30,60", "--seeds", "0-1", "--epochs", "2"]
+
+
+def failing_once(monkeypatch: pytest.MonkeyPatch, when: int, error: Exception) -> list[int]:
+    """Let one training step fail; the members of every group whose steps were made, in order."""
+    steps, original = [], Trainer.train_step
+
+    def step(self: Trainer, *args: Any, **kwargs: Any) -> None:
+        steps.append(len(self.group.members))
+        if len(steps) == when:
+            raise error
+        original(self, *args, **kwargs)
+
+    monkeypatch.setattr(Trainer, "train_step", step)
+    monkeypatch.setattr("mdcg.train.loop.SAVING", 1)
+    return steps
+
+
+@pytest.mark.parametrize("options", [[], ["--fresh"]])
+def test_fewer_members_go_on_where_all_were(
+    cli: Cli, runs: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    """After a shortage in task 3 no half begins anew, and time is not counted twice; also for --fresh runs."""
+    steps = failing_once(monkeypatch, 70, torch.OutOfMemoryError("CUDA out of memory."))
+    answer = cli(*LIST, *options, "--out", runs)
+    assert answer.code == 0
+    assert answer.err.count("going on with md-cg on digits-3 (2 runs) in task 3") == 2
+    assert steps[:69].count(4) > 30  # tasks 2 and 3, until the shortage
+    assert set(steps[70:]) == {2}
+    assert len(steps) < 69 + 2 * 32
+
+
+def test_asking_for_fewer_members_later(cli: Cli, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing_once(monkeypatch, 50, RuntimeError("CUDA error: unspecified launch failure"))
+    assert cli(*LIST, "--out", runs).code == 2
+    answer = cli(*LIST, "--out", runs, "--members", "2")
+    assert answer.code == 0
+    assert answer.err.count("going on with md-cg on digits-3 (2 runs) in task 2") == 2
+    assert not list((runs / ".groups").iterdir())
+
+
+def test_a_setting_given_twice_is_one(cli: Cli, runs: Path) -> None:
+    words = ["run", *QUICK, "--method", "md", "--memory", "20", "--set", "lam=1,1.0", "--json", "--out", runs]
+    assert len(json.loads(cli(*words).out)["runs"]) == 1
+
+
+def test_tables_fit_and_say_what_they_show(cli: Cli, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    words = ["compare", *QUICK, "--methods", "md-cg", "--memory", "20,30", "--seeds", "0-1", "--out", runs]
+    table = cli(*words).out
+    assert "md-cg" in table
+    assert "forgetting" in table
+    assert max(map(len, table.splitlines())) <= 80
+    table = cli(*words, "--set", "lam=0.123456,0.25").out
+    assert "memory 20, lam 0.123456" in table
+    assert "forgetting" not in table
+    assert "…" not in table
 
 
 def test_a_gpu_that_vanishes(cli: Cli, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

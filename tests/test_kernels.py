@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mdcg import kernels
+from mdcg.errors import MdcgError
 from mdcg.models import build_model
 from mdcg.models.resnet import ResNet
 from mdcg.train.augment import Pixels
@@ -16,6 +18,7 @@ from tests.conftest import toy_dataset
 
 pytest.importorskip("triton")
 from mdcg.kernels import conv, norm, tiles, walk
+from mdcg.kernels.launch import compile_ahead
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -116,6 +119,42 @@ def test_members_do_not_depend_on_company() -> None:
     alone.load_state_dict({name: value[1:2] for name, value in together.state_dict().items()})
     with kernels.use(True), torch.no_grad():
         torch.testing.assert_close(together(x)[1:2], alone(x[1:2]), rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_out_of_reach_stays_plain() -> None:
+    assert kernels.fit(256 * 32 * 32 * 16, 32)
+    assert not kernels.fit(256 * 32 * 32 * 16, 129)  # rows are held whole
+    assert not kernels.fit(2**31, 32)  # offsets within a member are of 32 bits
+
+
+def test_other_threads_launch_while_kernels_are_compiled() -> None:
+    net, x = resnet(1, 4, torch.float32, blocks=1), torch.randn(1, 2, 3, 6, 6, device=DEVICE)
+
+    def features() -> Tensor:
+        with kernels.use(True), torch.no_grad():
+            result: Tensor = net.eval()(x)
+            return result
+
+    expected, seen = features(), []
+    with ThreadPoolExecutor(1) as thread:
+        compile_ahead(lambda: seen.append(thread.submit(features).result()))
+    assert torch.equal(seen[0], expected)
+
+
+def test_kernels_that_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def warmup(self, *args: object, **constants: object) -> None:
+            raise RuntimeError("Failed to find C compiler.\nMore of it.")
+
+    monkeypatch.setattr(norm, "apply", Broken())
+    with kernels.use(True), pytest.raises(MdcgError) as told:
+        resnet(1, 4, torch.float32, blocks=1).prepare(torch.randn(1, 2, 3, 6, 6), torch.randn(1, 2, 3, 6, 6))
+    assert str(told.value) == (
+        "the fused kernels cannot be used here (Failed to find C compiler); set MDCG_KERNELS=plain to do without them."
+    )
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.delenv("CC", raising=False)
+    assert not kernels.available()
 
 
 def test_a_large_stem_stays_plain() -> None:

@@ -117,7 +117,7 @@ def run(
     print(f"{name} on {asked.scenario}, accuracy in percent on task{over}{_held_out(asked)}:\n")
     console = Console()
     console.print(accuracy_matrix(result.R.mean(0), console.width))
-    console.print(comparison({name: result}, "", console.width))
+    console.print(comparison({name: result}, "", console))
     for record in result.records:
         print(Store(asked.out).folder(record.spec))
     return None
@@ -139,7 +139,8 @@ def compare(
         from mdcg.report.page import page
 
         write_whole(report, page(results, _title(asked)).encode())
-    _print_comparison(results, asked, options)
+    names = asked.asked_methods()
+    _print_comparison(results, asked, options, names[0] if len(names) == 1 and len(results) > 1 else "method")
     if report is not None and not options["as_json"]:
         print(f"report: {report}")
 
@@ -280,7 +281,7 @@ def _print_comparison(
     from mdcg.report.tables import comparison
 
     console = Console()
-    return console.print(comparison(results, _title(asked), console.width, first, ranked))
+    return console.print(comparison(results, _title(asked), console, first, ranked))
 
 
 def _held_out(asked: Recipe) -> str:

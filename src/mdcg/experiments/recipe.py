@@ -129,13 +129,14 @@ class Recipe(BaseModel):
     def resolve(self, dataset: Dataset) -> list[RunSpec]:
         """Every run asked for, method by method, setting by setting, seed by seed."""
         self.check_names()
-        return [
+        specs = [
             self._resolve_one(name, memory, settings, seed, dataset)
             for name in self.asked_methods()
             for memory in (self.memory if METHODS[name].uses_memory else [0])
             for settings in self._combinations(name)
             for seed in self.seeds
         ]
+        return list({spec.name: spec for spec in specs}.values())  # 1 and 1.0 are one setting
 
     def label(self, spec: RunSpec) -> str:
         """What tells a run's setting from the others asked for: its method, and whatever was given as a list.

@@ -21,7 +21,7 @@ from mdcg.train.capacity import members_that_fit, release_memory
 from mdcg.train.checkpoint import DONE, MEMBERS, Checkpoints
 from mdcg.train.fork import fork, founders
 from mdcg.train.group import Group
-from mdcg.train.loop import Trainer
+from mdcg.train.loop import Trainer, steps_done, total_steps
 from mdcg.train.precision import Compute
 from mdcg.train.progress import Progress
 from mdcg.train.signals import Stopped, StopSignals
@@ -50,27 +50,26 @@ def run_specs(
     if done:
         warn(f"{done} of {len(specs)} runs were already finished; --fresh repeats them.")
     failures: list[str] = []
-    groups = plan(store, specs, members or default_members(dataset, compute), fresh, warn)
-    while groups:
-        together = groups.pop(0)
+    planned = plan(store, specs, members or default_members(dataset, compute), fresh, warn)
+    queue = [(together, fresh) for together in planned]
+    while queue:
+        together, anew = queue.pop(0)
+        release_memory(compute)
         most = members or _capacity(together, store, dataset, compute)
         if most < len(together):
-            groups[:0] = split(together, -(-len(together) // most))
+            parts = _take_apart(together, -(-len(together) // most), store, dataset, anew, warn)
+            queue[:0] = [(part, anew) for part in parts]
             continue
         try:
-            failures += _train_group(together, store, dataset, compute, fresh, quiet, warn)
+            failures += _train_group(together, store, dataset, compute, anew, quiet, warn)
             continue
         except Shortage as shortage:
             if len(together) == 1:
                 raise MdcgError("the memory is too small for this; try a smaller --batch-size.") from shortage
         # Out of the handler: the error no longer holds on to what filled the memory.
-        release_memory(compute)
-        halves = split(together, 2)
-        for half in halves:
-            _hand_over(together, half, store, dataset, warn)
-        Checkpoints(_group_folder(store, [spec.name for spec in together]), warn).discard()
+        halves = _take_apart(together, 2, store, dataset, False, warn)
         warn(f"the memory is too small for {len(together)} runs together; going on with {len(halves[0])}.")
-        groups[:0] = halves
+        queue[:0] = [(half, False) for half in halves]
     if failures:
         raise MdcgError(" ".join(dict.fromkeys(failures)))
     records = [store.finished(spec) for spec in specs]
@@ -149,8 +148,10 @@ def _capacity(specs: list[RunSpec], store: Store, dataset: Dataset, compute: Com
     begun = (_group_folder(store, [spec.name for spec in specs]) / MEMBERS).exists()
     if compute.device.type != "cuda" or len(specs) == 1 or begun:
         return len(specs)
-    with troubles_explained():
+    with contextlib.suppress(Shortage), troubles_explained():
         return members_that_fit(_group(specs, dataset), compute)
+    release_memory(compute)
+    return 1  # which will say that not even one fits
 
 
 def _train_group(
@@ -209,14 +210,14 @@ def _train(
     """From the newest checkpoint, or from the beginning, to the end."""
     first, parents = founders(group)
     state = _restored(checkpoints, group, first, compute) or states.fresh(first, compute)
-    trainer = Trainer(group, compute, checkpoints.save, stop.requested, progress)
-    if 0 < trainer.steps_done(state) < trainer.total_steps():
+    total, done = total_steps(group), steps_done(group, state)
+    if 0 < done < total:
         warn(f"going on with {title} in task {state.task + 1}, epoch {state.epoch + 1}.")
-    progress.begin(trainer.total_steps(), trainer.steps_done(state))
+    progress.begin(total, done)
     if not state.forked:
         Trainer(first, compute, checkpoints.save, stop.requested, progress).train(state, tasks=1)
         state = fork(state, group, parents, compute)
-    return trainer.train(state)
+    return Trainer(group, compute, checkpoints.save, stop.requested, progress).train(state)
 
 
 def _restored(checkpoints: Checkpoints, group: Group, first: Group, compute: Compute) -> State | None:
@@ -232,6 +233,18 @@ def _restored(checkpoints: Checkpoints, group: Group, first: Group, compute: Com
     return None
 
 
+def _take_apart(
+    specs: list[RunSpec], parts: int, store: Store, dataset: Dataset, anew: bool, warn: Callable[[str], None]
+) -> list[list[RunSpec]]:
+    """Parts of a group that go on where the whole was, unless they are to begin anew."""
+    pieces = split(specs, parts)
+    if not anew:
+        for piece in pieces:
+            _hand_over(specs, piece, store, dataset, warn)
+    Checkpoints(_group_folder(store, [spec.name for spec in specs]), warn).discard()
+    return pieces
+
+
 def _hand_over(
     specs: list[RunSpec], part: list[RunSpec], store: Store, dataset: Dataset, warn: Callable[[str], None]
 ) -> None:
@@ -244,6 +257,7 @@ def _hand_over(
     if not values["forked"]:
         parents = founders(_group(specs, dataset))[1]
         chosen = list(dict.fromkeys(parents[member] for member in chosen))
+    values["seconds"] *= len(part) / len(specs)  # each part answers for its share of the time
     folder = _group_folder(store, [spec.name for spec in part])
     write_whole(folder / MEMBERS, json.dumps([spec.name for spec in part]).encode())
     Checkpoints(folder, warn).save(*states.select(tensors, values, chosen))

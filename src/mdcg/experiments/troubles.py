@@ -24,8 +24,13 @@ def troubles_explained() -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if is_shortage(error):
             raise Shortage from error
+        reason = (str(error).splitlines() or [""])[0].rstrip(".")
+        if re.search("captur", str(error)):
+            raise MdcgError(
+                f"a training step cannot be captured as a CUDA graph ({reason}); a backbone or method of your own must "
+                "not wait for the GPU (.item(), shapes that depend on values), or set MDCG_GRAPHS=off."
+            ) from error
         if re.search("CUDA|cuDNN|CUBLAS", str(error)):
-            reason = str(error).splitlines()[0].rstrip(".")
             raise MdcgError(
                 f"the GPU stopped working ({reason}); what was saved is kept: give the same command again, or go on "
                 "with --device cpu."
@@ -35,5 +40,7 @@ def troubles_explained() -> Iterator[None]:
 
 def is_shortage(error: Exception) -> bool:
     """PyTorch has several errors for one trouble: its own, Python's, and plain ones of the CPU and of cuDNN."""
-    known = isinstance(error, torch.OutOfMemoryError | MemoryError)
-    return known or re.search(SHORTAGE, str(error)) is not None
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or re.search(SHORTAGE, str(error)):
+        return True
+    # A capture that ran out of memory ends with an error of its own.
+    return isinstance(error.__context__, Exception) and is_shortage(error.__context__)

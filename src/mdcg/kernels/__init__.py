@@ -1,7 +1,8 @@
 """Fused kernels for GPUs, written in Triton: the same functions as the plain modules, in far fewer passes over memory.
 
-`conv` and `norm` are the kernels, `layer` launches them, `resnet` strings them together, forward and backward.
-Nothing here is imported before it is used: without Triton the plain modules do all the work.
+`conv`, `walk`, `norm` and `images` are the kernels, `tiles` says how much a program does at a time, `layer` launches
+them, `launch` compiles them ahead, `resnet` strings them together, forward and backward. Nothing here is imported
+before it is used: without Triton the plain modules do all the work.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import shutil
 from collections.abc import Iterator
 from contextvars import ContextVar
+
+WIDEST = 128  # pixels: a program holds whole rows of an image
 
 _in_use: ContextVar[bool] = ContextVar("fused kernels in use", default=False)
 
@@ -30,5 +34,12 @@ def in_use() -> bool:
 
 
 def available() -> bool:
-    """Whether Triton is there and MDCG_KERNELS=plain does not forbid it."""
-    return os.environ.get("MDCG_KERNELS") != "plain" and importlib.util.find_spec("triton") is not None
+    """Whether Triton is there, with the C compiler that it needs, and MDCG_KERNELS=plain does not forbid it."""
+    if os.environ.get("MDCG_KERNELS") == "plain" or importlib.util.find_spec("triton") is None:
+        return False
+    return bool(os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang"))
+
+
+def fit(maps: int, wide: int) -> bool:
+    """Whether a member's largest map, of so many elements, and its rows are within the kernels' reach."""
+    return maps < 2**31 and wide <= WIDEST

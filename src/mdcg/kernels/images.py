@@ -31,7 +31,7 @@ def _view(
     )
     factor = tl.load(scale + c, c < CHANNELS, other=0)
     value = byte.to(tl.float32) * factor[None, :] + tl.load(shift + c, c < CHANNELS, other=0)[None, :]
-    to = out + (place * (HIGH * WIDE) + pixel).to(tl.int64)[:, None] * BLOCK + c[None, :]
+    to = out + (place.to(tl.int64) * (HIGH * WIDE) + pixel)[:, None] * BLOCK + c[None, :]
     tl.store(to, value.to(out.dtype.element_ty), (pixel < HIGH * WIDE)[:, None])
 
 

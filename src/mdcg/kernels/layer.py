@@ -115,7 +115,7 @@ class Layer:
 
     def weight_gradient(self, x: Tensor, dy: Tensor) -> Tensor:
         """Of the convolution's weight, from its input and its output's gradient."""
-        tile = weight_tile(self, x)
+        tile = weight_tile(self)
         shape = {"HIGH": x.shape[2], "WIDE": x.shape[3], "PIXEL": x.stride(3), "BLOCK": self._block, **self._shape}
         programs = max(1, tile.programs // len(x))  # of each member
         if tile.strip:

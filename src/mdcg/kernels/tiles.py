@@ -43,7 +43,7 @@ def gradient_tile(layer: Layer, x: Tensor) -> Tile:
     return Tile(64, 4) if layer.inputs == 32 and not _half(layer) else Tile(128, 4)
 
 
-def weight_tile(layer: Layer, x: Tensor) -> Tile:
+def weight_tile(layer: Layer) -> Tile:
     if _plain(layer) and layer.outputs == 16:
         return Tile(64 if _half(layer) else 32, 1, strip=8)
     if layer.outputs <= 32:

@@ -63,7 +63,8 @@ class Method(BaseModel):
     uses_teacher: ClassVar[bool] = False  # keeps the model as it was when the task began
     teacher_sees: ClassVar[Literal["memory", "all"]] = "memory"  # the images that the teacher is asked about
     trains_on: ClassVar[Literal["task", "seen"]] = "task"  # the current task's images, or all seen so far
-    forks: ClassVar[bool] = False  # its settings and memory do not matter in task 1, which is trained once per seed
+    # Its settings and memory do not matter in task 1, which is then trained once per seed. Not inherited.
+    forks: ClassVar[bool] = False
 
     @abstractmethod
     def loss(self, step: Step) -> Tensor:

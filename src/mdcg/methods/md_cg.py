@@ -13,3 +13,4 @@ class MDCG(MarginDampening):
     """Margin Dampening with Cascaded Gates, the paper's proposal."""
 
     head: ClassVar[str] = "cascaded-gates"
+    forks: ClassVar[bool] = True

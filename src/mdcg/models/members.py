@@ -54,7 +54,7 @@ class Conv2d(nn.Module):
 
     def __init__(self, members: int, inputs: int, outputs: int, kernel: int, stride: int = 1, fan: str = "in") -> None:
         super().__init__()
-        self.kernel, self.stride = kernel, stride
+        self.kernel, self.stride, self.outputs = kernel, stride, outputs
         self.fan = (inputs if fan == "in" else outputs) * kernel * kernel
         self.weight = nn.Parameter(self.as_weight(torch.empty(members, kernel * kernel, inputs, outputs)))
 
@@ -66,7 +66,7 @@ class Conv2d(nn.Module):
 
     def taps(self) -> Tensor:
         """The weight as it lies in memory, (K, taps, inputs, outputs): so the fused kernels read it."""
-        return self.weight.permute(0, 3, 4, 2, 1).flatten(1, 2)
+        return self.weight.permute(0, 3, 4, 2, 1).flatten(1, 2).contiguous()  # no copy, as made by `as_weight`
 
     def as_weight(self, taps: Tensor) -> Tensor:
         """The reverse of `taps`: (K, outputs, inputs, kernel, kernel)."""

@@ -60,13 +60,17 @@ class ResNet(nn.Module):
 
     def prepare(self, trained: Tensor, inferred: Tensor) -> None:
         """Have the kernels ready for such images, where they are in use."""
-        if kernels.in_use() and not self.large_stem:
+        if self._fused(trained):
             from mdcg.kernels.resnet import prepare
 
             prepare(self, trained, inferred)
 
+    def _fused(self, images: Tensor) -> bool:
+        _, batch, _, high, wide = images.shape
+        return kernels.in_use() and not self.large_stem and kernels.fit(batch * high * wide * self.conv.outputs, wide)
+
     def forward(self, images: Tensor) -> Tensor:
-        if kernels.in_use() and not self.large_stem:
+        if self._fused(images):
             from mdcg.kernels.resnet import features
 
             return features(self, images)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
@@ -17,7 +17,6 @@ from mdcg.experiments.store import Record
 from mdcg.metrics import Matrix
 
 CELL = 6  # characters of one entry of R
-OTHERS = 72  # characters of a comparison's columns but the first
 ENVIRONMENT = {"precision": "computed in", "finished": "finished at"}
 COLUMNS = {"ACC": "ACC ↑", "BWT": "BWT", "BWT_final": "BWT-final", "forgetting": "forgetting ↓"}
 
@@ -45,16 +44,21 @@ def best_first(results: Mapping[str, Result]) -> list[tuple[str, Result]]:
 
 
 def comparison(
-    results: Mapping[str, Result], title: str, width: int, first: str = "method", ranked: bool = True
+    results: Mapping[str, Result], title: str, console: Console, first: str = "method", ranked: bool = True
 ) -> Table:
     """One line per method or setting, best first unless the order is to stay; `first` heads their column."""
+    whole = _comparison(results, title, list(COLUMNS), first, ranked)
+    if console.measure(whole, options=console.options.update(width=10_000)).maximum <= console.width:
+        return whole
+    # Forgetting differs from BWT-final by little: where the terminal is too narrow, it makes room.
+    return _comparison(results, title, [name for name in COLUMNS if name != "forgetting"], first, ranked)
+
+
+def _comparison(results: Mapping[str, Result], title: str, metrics: Sequence[str], first: str, ranked: bool) -> Table:
     table = Table(
         title=Text(title), title_justify="left", caption=_runs(results), caption_justify="left", box=box.SIMPLE_HEAD
     )
-    table.add_column(first, no_wrap=True)
-    # Forgetting differs from BWT-final by little: where names are long and the terminal is narrow, it makes room.
-    narrow = max(map(len, results)) + OTHERS > width
-    metrics = [name for name in COLUMNS if not (narrow and name == "forgetting")]
+    table.add_column(first, overflow="fold")
     for name in metrics:
         table.add_column(COLUMNS[name], justify="right", no_wrap=True)
     table.add_column("s/run", justify="right", no_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -56,31 +57,23 @@ class Trainer:
         self.eval_images = self.images if held_out else dataset.test.images.to(device)
         self.pixels = Pixels.of(dataset, device, compute.dtype, dataset.padding, compute.maps)
         self._draws = Ahead(group)
-        self.graphs = device.type == "cuda"
+        self.graphs = device.type == "cuda" and os.environ.get("MDCG_GRAPHS") != "off"
         self._graph: GraphedSteps | None = None  # of the current task
         self._plain_steps = 0  # of the current task
         self._save_again = 0.0  # not before this time
         self.method: Method = stack([member.method for member in group.members], device, compute.dtype)
 
-    def total_steps(self) -> int:
-        """Of the whole run, for a progress display."""
-        return sum(self.group.training.epochs * self._steps(task) for task in range(self.group.training.tasks))
-
-    def steps_done(self, state: State) -> int:
-        """Of `total_steps`, when `state` was saved."""
-        done = sum(self.group.training.epochs * self._steps(task) for task in range(state.task))
-        if state.task < self.group.training.tasks:
-            done += state.epoch * self._steps(state.task) + state.step
-        return done
-
-    def _steps(self, task: int) -> int:
-        return int(steps_per_epoch(self.group, task).max())
-
     def train(self, state: State, tasks: int | None = None) -> State:
         """To the end of task number `tasks`, or of the last."""
-        training = self.group.training
+        try:
+            self._train(state, tasks or self.group.training.tasks)
+        finally:  # a graph holds on to its memory, its state and this trainer
+            self._graph, self._plain_steps = None, 0
+        return state
+
+    def _train(self, state: State, tasks: int) -> None:
         with self.compute.settings():
-            while state.task < (tasks or training.tasks) and len(state.failures(self.group)) < len(self.group.members):
+            while state.task < tasks and len(state.failures(self.group)) < len(self.group.members):
                 if not state.task_begun:
                     states.begin_task(state, self.group)
                     self._graph, self._plain_steps = None, 0
@@ -89,7 +82,6 @@ class Trainer:
                 self._finish_epoch(state)
                 if time.perf_counter() >= self._save_again:
                     self._save(state)
-        return state
 
     def _train_epoch(self, state: State) -> None:
         started = time.perf_counter()
@@ -224,6 +216,23 @@ class Trainer:
         done = time.perf_counter()
         state.seconds += done - started
         self._save_again = done + (done - started) * (1 / SAVING - 1)
+
+
+def total_steps(group: Group) -> int:
+    """Of a whole run, for a progress display."""
+    return sum(group.training.epochs * _most_steps(group, task) for task in range(group.training.tasks))
+
+
+def steps_done(group: Group, state: State) -> int:
+    """Of `total_steps`, when `state` was saved."""
+    done = sum(group.training.epochs * _most_steps(group, task) for task in range(state.task))
+    if state.task < group.training.tasks:
+        done += state.epoch * _most_steps(group, state.task) + state.step
+    return done
+
+
+def _most_steps(group: Group, task: int) -> int:
+    return int(steps_per_epoch(group, task).max())
 
 
 @torch.no_grad()

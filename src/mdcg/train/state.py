@@ -50,8 +50,10 @@ class State:
         for k, (member, rows) in enumerate(zip(group.members, self.history, strict=True)):
             broken = next((row for row in rows if not math.isfinite(row["loss"])), None)
             if broken is not None:
+                about = {"seed": member.seed, "memory": member.memory, **member.method.model_dump()}
+                who = ", ".join(f"{key} {value}" for key, value in about.items() if value or key != "memory")
                 found[k] = (
-                    f"the loss of seed {member.seed} is not finite in task {broken['task']}, epoch {broken['epoch']}; "
+                    f"the loss of {who} is not finite in task {broken['task']}, epoch {broken['epoch']}; "
                     "lower the learning rate or the method's weights, and check the images."
                 )
         return found
