@@ -64,8 +64,8 @@ def test_a_weight_gradient_in_few_parts(monkeypatch: pytest.MonkeyPatch) -> None
     """With many members each program sums over several tiles or walks: here all of them do."""
     usual = tiles.weight_tile
     monkeypatch.setattr("mdcg.kernels.layer.weight_tile", lambda *shape: usual(*shape)._replace(programs=2))
-    fused, plain = resnet(2, 3, torch.float32), resnet(2, 3, torch.float64)
-    x = torch.randn(2, 9, 3, 12, 12, device=DEVICE)
+    fused, plain = resnet(1, 3, torch.float32, blocks=1), resnet(1, 3, torch.float64, blocks=1)
+    x = torch.randn(1, 9, 3, 10, 10, device=DEVICE)
     with kernels.use(True):
         features = fused(x)
     towards = torch.randn_like(features)
@@ -170,8 +170,8 @@ def test_kernels_are_compiled_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that a step launches has been asked for before, each variant once, and nothing was computed."""
     asked: list[tuple[object, ...]] = []
     launched: list[tuple[object, ...]] = []
-    net = resnet(2, 1, torch.float32)
-    x = torch.randn(2, 32, 3, 8, 8, device=DEVICE)
+    net = resnet(1, 1, torch.float32)
+    x = torch.randn(1, 32, 3, 4, 4, device=DEVICE)
     for module in (conv, norm, walk):
         for name in [
             name for name in vars(module) if not name.startswith("_") and hasattr(vars(module)[name], "warmup")
