@@ -190,6 +190,7 @@ BAD = [
     ("run --scenario digits-5 --method replay --memory 50 --set lam=1", "There is none."),
     ("run --scenario digits-5 --method md-cg --memory 5", "cannot hold one image of each of the 10 classes"),
     ("run --scenario digits-5 --method md-cg --memory 0", "'memory' is wrong"),
+    ("run --scenario digits-5 --method md-cg --memory 100 --head simplex", "needs a head that grows with the classes"),
     ("run --scenario digits-5 --method md-cg --memory many", "'memory' is wrong"),
     ("run --scenario digits-5 --method md-cg --memory 100,", "'memory' is wrong"),
     ("run --scenario digits-5 --method md-cg --memory 100,5", "a memory of 5 cannot hold one image of each"),

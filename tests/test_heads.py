@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from mdcg.errors import MdcgError
 from mdcg.models import HEADS
-from mdcg.models.heads import CascadedGates, Head, ScalarGates, SingleGate
+from mdcg.models.heads import CascadedGates, Head, ScalarGates, Simplex, SingleGate
 from mdcg.train.optimizer import SGD
 
 SHAPES = [([2, 2, 2, 2, 2], 64, 2), ([3, 2, 2], 5, 1), ([2, 3, 4, 2], 7, 3)]  # task sizes, features, members
@@ -170,7 +171,7 @@ def test_growing_keeps_weights_and_velocities(name: str) -> None:
         fresh[old] = False
         assert not optimizer.velocity[key][fresh].any()
         if key.startswith("classifier"):
-            assert fresh.any()
+            assert fresh.any() == kind.grows
     assert head.classes == 7
 
 
@@ -181,3 +182,29 @@ def test_new_columns_are_initialised_like_a_linear_layer() -> None:
     assert weight.abs().max() <= bound
     assert weight.std().item() == pytest.approx(2 * bound / np.sqrt(12), rel=0.02)
     assert head.classifier.bias.abs().max() <= bound
+
+
+def test_simplex_corners_are_unit_vectors_at_equal_angles() -> None:
+    """The head's logits of the unit vectors are the corners' coordinates."""
+    head = Simplex(1, 4).double()
+    head.grow(3, [np.random.default_rng(0)], [np.random.default_rng(0)])
+    n = head.dimensions
+    with torch.no_grad():
+        head.classifier.weight = torch.nn.Parameter(torch.eye(n, dtype=torch.float64)[None])
+        head.classifier.bias.zero_()
+        corners = head(torch.eye(n, dtype=torch.float64)[None])[0].T  # (n + 1, n)
+    expected = torch.full((n + 1, n + 1), -1 / n, dtype=torch.float64).fill_diagonal_(1.0)
+    torch.testing.assert_close(corners @ corners.T, expected, rtol=0, atol=1e-12)
+
+
+def test_simplex_learns_its_projection_once() -> None:
+    head = Simplex(2, 4)
+    rngs = [np.random.default_rng(seed) for seed in range(2)]
+    head.grow(2, rngs, rngs)
+    before = head.classifier.weight.clone()
+    head.grow(3, rngs, rngs)
+    assert torch.equal(head.classifier.weight, before)
+    assert head.classes == 5
+    assert head(torch.zeros(2, 3, 4)).shape == (2, 3, 1001)
+    with pytest.raises(MdcgError, match="1,001 corners, too few for 1,005 classes"):
+        head.grow(1000, rngs, rngs)

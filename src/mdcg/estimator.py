@@ -90,7 +90,7 @@ class Learner:
         parts = []
         with torch.no_grad():
             for chunk in x.split(BATCH):
-                logits = self.model(pixels.normalise(chunk.to(parameter.device))[None])[0]
+                logits = self.model(pixels.normalise(chunk.to(parameter.device))[None])[0, :, : len(self.order)]
                 parts.append(logits.double().softmax(-1).cpu())
         return torch.cat(parts).numpy()
 

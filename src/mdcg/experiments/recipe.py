@@ -168,6 +168,8 @@ class Recipe(BaseModel):
     def check_names(self) -> None:
         """All that can be said to be wrong before the dataset is loaded."""
         names = self.asked_methods()
+        if self.head:
+            HEADS[self.head]  # or say which there are
         for key in self.set:
             if not any(key in _settings_of(name, self.head) for name in names):
                 known = sorted({setting for name in names for setting in _settings_of(name, self.head)})
@@ -175,8 +177,10 @@ class Recipe(BaseModel):
         for name in names:
             if METHODS[name].uses_memory and not self.memory:
                 raise MdcgError(f"{name} needs a memory; give its size in images, for instance --memory 500.")
-        if self.head:
-            HEADS[self.head]
+            if self.head and METHODS[name].needs_growing_head and not HEADS[self.head].grows:
+                raise MdcgError(
+                    f"{name} needs a head that grows with the classes, and '{self.head}' does not; leave --head out."
+                )
         if self.backbone and self.backbone not in backbone_names():
             raise unknown("backbone", self.backbone, backbone_names())
 

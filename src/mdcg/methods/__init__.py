@@ -9,6 +9,7 @@ from mdcg.methods import (  # noqa: F401 (each registers its method)
     md_cg,
     naive,
     replay,
+    rpc,
     ss_il,
 )
 from mdcg.methods.base import METHODS, Method, Step, stack

@@ -22,7 +22,7 @@ class Step:
     Classes are columns in order of arrival: the first `old` belong to earlier tasks, the rest to this one.
     """
 
-    logits: Tensor  # (K, batch, classes) of the current images
+    logits: Tensor  # (K, batch, classes) of the current images; a head that does not grow has more columns
     labels: Tensor  # (K, batch)
     old: int
     memory_logits: Tensor | None = None  # (K, batch, classes) of images drawn from memory, from task 2 on
@@ -59,6 +59,7 @@ class Method(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     head: ClassVar[str] = "incremental"  # the head it uses unless another is asked for
+    needs_growing_head: ClassVar[bool] = False  # tells old from new logits: the head may have no others
     uses_memory: ClassVar[bool] = False  # from task 2 on, every step brings a batch from memory
     uses_teacher: ClassVar[bool] = False  # keeps the model as it was when the task began
     teacher_sees: ClassVar[Literal["memory", "all"]] = "memory"  # the images that the teacher is asked about

@@ -28,6 +28,7 @@ class ErLode(Method):
     """Decoupled losses: among new classes, new against old weighted down, and replay."""
 
     uses_memory: ClassVar[bool] = True
+    needs_growing_head: ClassVar[bool] = True
     forks: ClassVar[bool] = True
 
     rho: float = Field(0.5, ge=0, description="weight of new against old (ρ), 0.1 to 1 in the paper")

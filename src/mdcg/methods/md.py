@@ -35,6 +35,7 @@ class MarginDampening(Method):
 
     uses_memory: ClassVar[bool] = True
     uses_teacher: ClassVar[bool] = True
+    needs_growing_head: ClassVar[bool] = True
     forks: ClassVar[bool] = True
 
     lam: float = Field(

@@ -21,6 +21,7 @@ class SsIl(Method):
     """Separated softmax for old and new classes, distillation within each past task."""
 
     uses_memory: ClassVar[bool] = True
+    needs_growing_head: ClassVar[bool] = True
     uses_teacher: ClassVar[bool] = True
     teacher_sees: ClassVar[Literal["memory", "all"]] = "all"
     forks: ClassVar[bool] = True

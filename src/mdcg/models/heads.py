@@ -6,6 +6,7 @@ exact value.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mdcg.errors import MdcgError
 from mdcg.models.members import Linear
 from mdcg.registry import Registry
 
@@ -27,6 +29,7 @@ class Head(nn.Module):
     #: Name, default and meaning of each setting; a setting may differ between members.
     settings: ClassVar[dict[str, tuple[float, str]]] = {}
     summary: ClassVar[str] = "one linear layer that grows with the classes"
+    grows: ClassVar[bool] = True  # it has a logit for every class learned so far, and no others
 
     def __init__(self, members: int, features: int) -> None:
         super().__init__()
@@ -35,7 +38,8 @@ class Head(nn.Module):
 
     @property
     def classes(self) -> int:
-        return self.classifier.outputs
+        """Learned so far; theirs are the first logits."""
+        return sum(self.sizes)
 
     def grow(self, classes: int, head_rngs: Rngs, gate_rngs: Rngs) -> None:
         """Add a task of so many classes."""
@@ -115,8 +119,36 @@ class ScalarGates(CascadedGates):
         return [range(end - size, end) for size, end in zip(self.sizes, ends.tolist(), strict=False)]
 
 
+class Simplex(Head):
+    """Fixed classifiers at equal angles (Pernici et al., 2021): the corners of a regular simplex.
+
+    In n dimensions there are n + 1 unit vectors with products −1/n: with a = √(1 + 1/n) and b = −(√(n+1) + 1) n^(−3/2)
+    they are a·eᵢ + b·1 for each axis i, and 1/√n. Only the projection of the features into these n dimensions is
+    learned, and the products with all corners come down to one sum.
+    """
+
+    summary: ClassVar[str] = "fixed classifiers, the 1,001 corners of a simplex, on a learned projection (RPC)"
+    grows: ClassVar[bool] = False
+    dimensions: ClassVar[int] = 1000
+
+    def grow(self, classes: int, head_rngs: Rngs, gate_rngs: Rngs) -> None:
+        if not self.sizes:
+            self.classifier.grow(self.dimensions, head_rngs)
+        self.sizes.append(classes)
+        if self.classes > self.dimensions + 1:
+            raise MdcgError(f"the simplex has {self.dimensions + 1:,} corners, too few for {self.classes:,} classes.")
+
+    def forward(self, features: Tensor) -> Tensor:
+        projected = super().forward(features)
+        n = self.dimensions
+        total = projected.sum(-1, keepdim=True)
+        axes = math.sqrt(1 + 1 / n) * projected - (math.sqrt(n + 1) + 1) / n**1.5 * total
+        return torch.cat([axes, total / math.sqrt(n)], -1)
+
+
 HEADS = Registry("head", "mdcg.heads")
 HEADS.register("incremental")(Head)
 HEADS.register("cascaded-gates")(CascadedGates)
 HEADS.register("single-gate")(SingleGate)
 HEADS.register("scalar-gates")(ScalarGates)
+HEADS.register("simplex")(Simplex)
