@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import textwrap
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -210,3 +215,52 @@ class Noting:
     def _variant(self, args: tuple[object, ...], constants: dict[str, object]) -> tuple[object, ...]:
         kinds = [(type(a), a == 1, a % 16 == 0) if isinstance(a, int) else type(a) for a in args]
         return (self.name, *kinds, *sorted(constants.items()))
+
+
+# Compiles a ResNet-20's kernels as for a GPU of compute capability 8.6, and prints the most memory that one shares.
+COMPILER = textwrap.dedent(
+    """
+    import sys, torch
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver
+
+    class NoGpu:
+        def get_current_target(self): return GPUTarget("cuda", 86, 32)
+        def get_current_device(self): return 0
+        def get_current_stream(self, device=None): return 0
+
+    driver.set_active(NoGpu())
+    from mdcg import kernels
+    from mdcg.kernels import launch
+    from mdcg.models import build_model
+
+    shared = []
+    class Pool(launch.ThreadPoolExecutor):
+        def submit(self, *work, **options):
+            future = super().submit(*work, **options)
+            future.add_done_callback(lambda done: shared.append(done.result().metadata.shared))
+            return future
+    launch.ThreadPoolExecutor = Pool
+    torch.backends.cudnn.allow_tf32 = True
+    half = sys.argv[1] == "bf16"
+    backbone = build_model("resnet20", "incremental", (3, 32, 32), seeds=[0, 1]).backbone
+    x = torch.zeros(2, 64, 32, 32, 4, dtype=torch.bfloat16 if half else torch.float32)[..., :3].permute(0, 1, 4, 2, 3)
+    with kernels.use(True), torch.autocast("cpu", torch.bfloat16, enabled=half, cache_enabled=False):
+        backbone.prepare(x, x[:, 32:])
+    print(len(shared), max(shared))
+    """
+)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_kernels_compile_without_a_gpu(precision: str, tmp_path: Path) -> None:
+    """For real, not as the interpreter sees them; and they fit into what a smaller GPU shares, 99 KiB."""
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+    environment.pop("TRITON_INTERPRET", None)
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILER, precision], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    kernels_compiled, most_shared = map(int, done.stdout.split())
+    assert kernels_compiled > 40
+    assert most_shared <= 99 * 1024
