@@ -46,7 +46,7 @@ def relative(ours: Tensor, reference: Tensor) -> float:
     return float(((ours.double() - reference).norm() / reference.norm()).detach())
 
 
-@pytest.mark.parametrize(("members", "images", "side"), [(1, 3, 8), (3, 2, 6), (2, 5, 7), (1, 3, 20)])
+@pytest.mark.parametrize(("members", "images", "side"), [(1, 3, 8), (3, 2, 6), (2, 5, 7)])
 def test_training_pass_is_that_of_the_modules(members: int, images: int, side: int) -> None:
     """Features, gradients of every parameter, and running statistics; odd sides, and sides of several strips."""
     fused, plain = resnet(members, side, torch.float32), resnet(members, side, torch.float64)
