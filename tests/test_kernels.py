@@ -157,6 +157,12 @@ def test_kernels_that_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> Non
     assert str(told.value) == (
         "the fused kernels cannot be used here (Failed to find C compiler); set MDCG_KERNELS=plain to do without them."
     )
+    monkeypatch.setenv("MDCG_KERNELS", "plian")
+    with pytest.raises(MdcgError, match="unknown value of MDCG_KERNELS 'plian'; did you mean 'plain'"):
+        kernels.available()
+    monkeypatch.setenv("MDCG_KERNELS", "plain")
+    assert not kernels.available()
+    monkeypatch.delenv("MDCG_KERNELS")
     monkeypatch.setattr("shutil.which", lambda name: None)
     monkeypatch.delenv("CC", raising=False)
     assert not kernels.available()

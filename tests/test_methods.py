@@ -226,6 +226,15 @@ def test_declarations() -> None:
     assert METHODS["cumulative"].trains_on == "seen"
 
 
+def test_the_papers_weights() -> None:
+    """From the two tables of its Appendix "Hyperparameters selection"."""
+    lode, ld = METHODS["er-lode"].tuned, METHODS["ld"].tuned
+    assert [lode("c10-5", memory) for memory in (200, 2000)] == [{"rho": 0.2}, {"rho": 0.5}]
+    assert [lode("tym-10", memory) for memory in (2000, 5000)] == [{"rho": 0.1}, {"rho": 0.5}]
+    assert [ld("c100-10", memory) for memory in (500, 1000)] == [{"alpha": 1.0}, {"alpha": 0.75}]
+    assert ld("tym-10", 2000) == lode("c10-5", 300) == METHODS["replay"].tuned("c10-5", 500) == {}
+
+
 def test_the_papers_lambda() -> None:
     chosen = METHODS["md-cg"].tuned
     assert [chosen("c10-5", memory)["lam"] for memory in (200, 500, 1000, 2000)] == [0.1, 0.25, 0.25, 0.5]

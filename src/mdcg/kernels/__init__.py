@@ -14,6 +14,8 @@ import shutil
 from collections.abc import Iterator
 from contextvars import ContextVar
 
+from mdcg.switches import switched_off
+
 WIDEST = 128  # pixels: a program holds whole rows of an image
 
 _in_use: ContextVar[bool] = ContextVar("fused kernels in use", default=False)
@@ -35,7 +37,7 @@ def in_use() -> bool:
 
 def available() -> bool:
     """Whether Triton is there, with the C compiler that it needs, and MDCG_KERNELS=plain does not forbid it."""
-    if os.environ.get("MDCG_KERNELS") == "plain" or importlib.util.find_spec("triton") is None:
+    if switched_off("MDCG_KERNELS", "plain") or importlib.util.find_spec("triton") is None:
         return False
     return bool(os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang"))
 

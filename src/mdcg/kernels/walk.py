@@ -27,6 +27,27 @@ def _tap(
 
 
 @triton.jit
+def _taps(w, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, BLOCK: tl.constexpr, BACKWARD: tl.constexpr):
+    return (
+        _tap(w, 0, INPUTS, OUTPUTS, BLOCK, BACKWARD), _tap(w, 1, INPUTS, OUTPUTS, BLOCK, BACKWARD),
+        _tap(w, 2, INPUTS, OUTPUTS, BLOCK, BACKWARD), _tap(w, 3, INPUTS, OUTPUTS, BLOCK, BACKWARD),
+        _tap(w, 4, INPUTS, OUTPUTS, BLOCK, BACKWARD), _tap(w, 5, INPUTS, OUTPUTS, BLOCK, BACKWARD),
+        _tap(w, 6, INPUTS, OUTPUTS, BLOCK, BACKWARD), _tap(w, 7, INPUTS, OUTPUTS, BLOCK, BACKWARD),
+        _tap(w, 8, INPUTS, OUTPUTS, BLOCK, BACKWARD),
+    )  # fmt: skip
+
+
+@triton.jit
+def _place(images, HIGH: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, STRIP: tl.constexpr):
+    """Where a program walks: the strip's first row; of each pixel of a row its column, its image, whether it is one."""
+    STRIPS: tl.constexpr = (HIGH + STRIP - 1) // STRIP
+    pixel = tl.arange(0, ROWS)
+    image = tl.program_id(0) // STRIPS * (ROWS // WIDE) + pixel // WIDE
+    inside = (image < images) & (pixel < ROWS // WIDE * WIDE)
+    return tl.program_id(0) % STRIPS * STRIP, pixel % WIDE, image, inside
+
+
+@triton.jit
 def _shifts(x, there, across, c, WIDE: tl.constexpr, PIXEL: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr):
     """A row of pixels, and the same shifted by one to either side; zero outside the image."""
     left = (there & (across > 0))[:, None]
@@ -55,13 +76,8 @@ def forward(
     BLOCK: tl.constexpr, ROWS: tl.constexpr, STRIP: tl.constexpr,
 ):  # fmt: skip
     """See `conv.forward`."""
-    STRIPS: tl.constexpr = (HIGH + STRIP - 1) // STRIP
     k = tl.program_id(1)
-    start = tl.program_id(0) % STRIPS * STRIP
-    pixel = tl.arange(0, ROWS)
-    across = pixel % WIDE
-    image = tl.program_id(0) // STRIPS * (ROWS // WIDE) + pixel // WIDE
-    inside = (image < images) & (pixel < ROWS // WIDE * WIDE)
+    start, across, image, inside = _place(images, HIGH, WIDE, ROWS, STRIP)
     c = tl.arange(0, BLOCK)
     o = tl.arange(0, OUTPUTS)
     x += k.to(tl.int64) * member
@@ -69,15 +85,7 @@ def forward(
     at = ((k.to(tl.int64) * images + image) * HIGH + start) * WIDE + across
     at = at[:, None] * OUTPUTS + o[None, :]
     w += k.to(tl.int64) * (9 * INPUTS * OUTPUTS)
-    w0 = _tap(w, 0, INPUTS, OUTPUTS, BLOCK, False)
-    w1 = _tap(w, 1, INPUTS, OUTPUTS, BLOCK, False)
-    w2 = _tap(w, 2, INPUTS, OUTPUTS, BLOCK, False)
-    w3 = _tap(w, 3, INPUTS, OUTPUTS, BLOCK, False)
-    w4 = _tap(w, 4, INPUTS, OUTPUTS, BLOCK, False)
-    w5 = _tap(w, 5, INPUTS, OUTPUTS, BLOCK, False)
-    w6 = _tap(w, 6, INPUTS, OUTPUTS, BLOCK, False)
-    w7 = _tap(w, 7, INPUTS, OUTPUTS, BLOCK, False)
-    w8 = _tap(w, 8, INPUTS, OUTPUTS, BLOCK, False)
+    w0, w1, w2, w3, w4, w5, w6, w7, w8 = _taps(w, INPUTS, OUTPUTS, BLOCK, False)
     column = k * OUTPUTS + o
     upper = tl.zeros((ROWS, OUTPUTS), tl.float32)
     lower = tl.zeros((ROWS, OUTPUTS), tl.float32)
@@ -124,28 +132,15 @@ def input_gradient(
     ROWS: tl.constexpr, STRIP: tl.constexpr,
 ):  # fmt: skip
     """See `conv.input_gradient`: a convolution of dy with the weight turned around."""
-    STRIPS: tl.constexpr = (HIGH + STRIP - 1) // STRIP
     k = tl.program_id(1)
-    start = tl.program_id(0) % STRIPS * STRIP
-    pixel = tl.arange(0, ROWS)
-    across = pixel % WIDE
-    image = tl.program_id(0) // STRIPS * (ROWS // WIDE) + pixel // WIDE
-    inside = (image < images) & (pixel < ROWS // WIDE * WIDE)
+    start, across, image, inside = _place(images, HIGH, WIDE, ROWS, STRIP)
     c = tl.arange(0, INPUTS)
     o = tl.arange(0, OUTPUTS)
     first = ((k.to(tl.int64) * images + image) * HIGH + start) * WIDE + across
     from_dy = dy + first[:, None] * OUTPUTS + o[None, :]
     at = first[:, None] * INPUTS + c[None, :]
     w += k.to(tl.int64) * (9 * INPUTS * OUTPUTS)
-    w0 = _tap(w, 0, INPUTS, OUTPUTS, INPUTS, True)
-    w1 = _tap(w, 1, INPUTS, OUTPUTS, INPUTS, True)
-    w2 = _tap(w, 2, INPUTS, OUTPUTS, INPUTS, True)
-    w3 = _tap(w, 3, INPUTS, OUTPUTS, INPUTS, True)
-    w4 = _tap(w, 4, INPUTS, OUTPUTS, INPUTS, True)
-    w5 = _tap(w, 5, INPUTS, OUTPUTS, INPUTS, True)
-    w6 = _tap(w, 6, INPUTS, OUTPUTS, INPUTS, True)
-    w7 = _tap(w, 7, INPUTS, OUTPUTS, INPUTS, True)
-    w8 = _tap(w, 8, INPUTS, OUTPUTS, INPUTS, True)
+    w0, w1, w2, w3, w4, w5, w6, w7, w8 = _taps(w, INPUTS, OUTPUTS, INPUTS, True)
     column = k * INPUTS + c
     upper = tl.zeros((ROWS, INPUTS), tl.float32)
     lower = tl.zeros((ROWS, INPUTS), tl.float32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mdcg.registry import Registry
+
+Choices = Mapping[str, Mapping[int, float]]  # a hyperparameter's value by scenario and memory size
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Method(BaseModel):
     uses_teacher: ClassVar[bool] = False  # keeps the model as it was when the task began
     teacher_sees: ClassVar[Literal["memory", "all"]] = "memory"  # the images that the teacher is asked about
     trains_on: ClassVar[Literal["task", "seen"]] = "task"  # the current task's images, or all seen so far
+    chosen: ClassVar[Mapping[str, Choices]] = {}  # of each field, what the paper chose
     # Its settings and memory do not matter in task 1, which is then trained once per seed. Not inherited.
     forks: ClassVar[bool] = False
 
@@ -74,7 +77,8 @@ class Method(BaseModel):
     @classmethod
     def tuned(cls, scenario: str, memory: int) -> dict[str, float]:
         """Hyperparameters that the paper chose for a scenario and memory size, where it did."""
-        return {}
+        found = {field: table.get(scenario, {}).get(memory) for field, table in cls.chosen.items()}
+        return {field: value for field, value in found.items() if value is not None}
 
     @classmethod
     def summary(cls) -> str:

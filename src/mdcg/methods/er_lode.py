@@ -6,12 +6,13 @@ what makes a network forget; it is weighted down by ρ·|new|/|old|, with |new| 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic import Field
 from torch import Tensor
 
-from mdcg.methods.base import METHODS, Method, Step, cross_entropy
+from mdcg.methods.base import METHODS, Choices, Method, Step, cross_entropy
 
 #: ρ by scenario and memory size, from the paper's Appendix "Hyperparameters selection".
 RHO = {
@@ -30,6 +31,7 @@ class ErLode(Method):
     uses_memory: ClassVar[bool] = True
     needs_growing_head: ClassVar[bool] = True
     forks: ClassVar[bool] = True
+    chosen: ClassVar[Mapping[str, Choices]] = {"rho": RHO}
 
     rho: float = Field(0.5, ge=0, description="weight of new against old (ρ), 0.1 to 1 in the paper")
 
@@ -40,8 +42,3 @@ class ErLode(Method):
         within = cross_entropy(step.logits[..., step.old :], step.labels - step.old)
         between = (step.logits.logsumexp(-1) - step.logits[..., step.old :].logsumexp(-1)).mean(1)
         return within + self.rho * new / step.old * between + cross_entropy(*step.memory)
-
-    @classmethod
-    def tuned(cls, scenario: str, memory: int) -> dict[str, float]:
-        chosen = RHO.get(scenario, {}).get(memory)
-        return {} if chosen is None else {"rho": chosen}

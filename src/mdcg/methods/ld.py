@@ -3,12 +3,13 @@ divergence from the teacher, the model as it was when the task began."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic import Field
 from torch import Tensor
 
-from mdcg.methods.base import METHODS, Method, Step, cross_entropy, kl_divergence
+from mdcg.methods.base import METHODS, Choices, Method, Step, cross_entropy, kl_divergence
 
 #: α by scenario and memory size, from the paper's Appendix "Hyperparameters selection".
 ALPHA = {
@@ -24,6 +25,7 @@ class LogitsDistillation(Method):
     uses_memory: ClassVar[bool] = True
     uses_teacher: ClassVar[bool] = True
     forks: ClassVar[bool] = True
+    chosen: ClassVar[Mapping[str, Choices]] = {"alpha": ALPHA}
 
     alpha: float = Field(0.1, ge=0, description="weight of the divergence from the teacher (α), 0.1 to 1 in the paper")
 
@@ -32,8 +34,3 @@ class LogitsDistillation(Method):
         if not step.old:
             return current
         return current + self.alpha * kl_divergence(step.memory[0], step.teacher)
-
-    @classmethod
-    def tuned(cls, scenario: str, memory: int) -> dict[str, float]:
-        chosen = ALPHA.get(scenario, {}).get(memory)
-        return {} if chosen is None else {"alpha": chosen}

@@ -10,12 +10,13 @@ task began. Memory images are never trained on.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic import Field
 from torch import Tensor
 
-from mdcg.methods.base import METHODS, Method, Step, cross_entropy, kl_divergence
+from mdcg.methods.base import METHODS, Choices, Method, Step, cross_entropy, kl_divergence
 
 #: λ by scenario and memory size, as chosen in the paper's Appendix "Hyperparameters selection". That of the
 #: digits is ours, chosen in the same way: the paper's grid, ACC on 10% of the training images held out.
@@ -37,6 +38,7 @@ class MarginDampening(Method):
     uses_teacher: ClassVar[bool] = True
     needs_growing_head: ClassVar[bool] = True
     forks: ClassVar[bool] = True
+    chosen: ClassVar[Mapping[str, Choices]] = {"lam": LAMBDA}
 
     lam: float = Field(
         0.25,
@@ -52,11 +54,6 @@ class MarginDampening(Method):
         margin = margin_loss(step.logits, step.labels, step.old).mean(1)
         current = cross_entropy(step.logits[..., step.old :], step.labels - step.old)
         return self.lam * margin + current + kl_divergence(memory_logits, step.teacher)
-
-    @classmethod
-    def tuned(cls, scenario: str, memory: int) -> dict[str, float]:
-        chosen = LAMBDA.get(scenario, {}).get(memory)
-        return {} if chosen is None else {"lam": chosen}
 
 
 def margin_loss(logits: Tensor, labels: Tensor, old: int) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +13,7 @@ from torch import Tensor
 from mdcg import metrics
 from mdcg.methods import Method, Step, stack
 from mdcg.models.resnet import ResNet
+from mdcg.switches import switched_off
 from mdcg.train import state as states
 from mdcg.train.augment import Pixels
 from mdcg.train.epoch import Ahead, EpochDraws, steps_per_epoch
@@ -57,7 +57,7 @@ class Trainer:
         self.eval_images = self.images if held_out else dataset.test.images.to(device)
         self.pixels = Pixels.of(dataset, device, compute.dtype, dataset.padding, compute.maps)
         self._draws = Ahead(group)
-        self.graphs = device.type == "cuda" and os.environ.get("MDCG_GRAPHS") != "off"
+        self.graphs = device.type == "cuda" and not switched_off("MDCG_GRAPHS", "off")
         self._graph: GraphedSteps | None = None  # of the current task
         self._plain_steps = 0  # of the current task
         self._save_again = 0.0  # not before this time
