@@ -34,7 +34,7 @@ from mdcg.train.epoch import EpochDraws, draw_epoch
 from mdcg.train.evaluate import evaluate
 from mdcg.train.graph import AT_ONCE, GraphedSteps, capture
 from mdcg.train.group import Group, Member, Training
-from mdcg.train.loop import SAVING, Trainer
+from mdcg.train.loop import SAVING, Batch, Trainer
 from mdcg.train.precision import Compute, compute
 from mdcg.train.state import State
 
@@ -128,11 +128,11 @@ def parts_of_step(trainer: Trainer, state: State, draws: EpochDraws, repeats: in
     """Milliseconds up to the end of data, forward, backward."""
     step = torch.zeros(1, dtype=torch.int64, device=trainer.compute.device)
 
-    def data() -> tuple[torch.Tensor, torch.Tensor]:
+    def data() -> Batch:
         return trainer.batch(draws, step)
 
     def forward() -> torch.Tensor:
-        return trainer.forward(state, *data())[0]
+        return trainer.forward(state, data())[0]
 
     def backward() -> object:
         return torch.autograd.grad(forward().sum(), state.optimizer.parameters, materialize_grads=True)

@@ -66,9 +66,9 @@ def measure(dataset: Dataset, members: int, steps: int, backbone: str) -> dict[s
 
     for step in range(steps + 3):
         with timed("data"):
-            x, labels = trainer.batch(draws, step % int(draws.steps.min()))
+            batch = trainer.batch(draws, step % int(draws.steps.min()))
         with timed("forward"):
-            loss, _ = trainer.forward(state, x, labels)
+            loss, _ = trainer.forward(state, batch)
         with timed("backward"):
             gradients = torch.autograd.grad(loss.sum(), state.optimizer.parameters)
         with timed("update"):

@@ -31,6 +31,8 @@ def trained(group: Group, precision: str) -> State:
 def three_members(method: str) -> list[tuple[int, int, dict[str, float]]]:
     """They differ in seed, memory size and, where there is one, λ."""
     tuned: list[dict[str, float]] = [{"lam": 0.1}, {"lam": 0.5}, {"lam": 1.0}] if "md" in method else [{}] * 3
+    if METHODS[method].gradient_per_task:  # members share the memory's size
+        return [(0, 20, {}), (1, 20, {}), (1, 20, {"strength": 0.0})]
     return [(0, 6, tuned[0]), (1, 20, tuned[1]), (1, 47, tuned[2])]
 
 
@@ -58,9 +60,11 @@ def test_a_first_task_trained_once_for_all_of_a_seed(method: str) -> None:
     members, dataset, machine = three_members(method), toy_dataset(COUNTS), compute("cpu", "fp32")
     group = toy_group(dataset, method, members)
     first, parents = founders(group)
-    if METHODS[method].uses_memory:
+    if METHODS[method].forks:
         assert [member.seed for member in first.members] == [0, 1]
         assert parents == [0, 1, 1]
+    else:
+        assert first is group
     begun = Trainer(first, machine).train(states.fresh(first, machine), tasks=1)
     assert begun.task == 1
     forked = Trainer(group, machine).train(fork(begun, group, parents, machine))

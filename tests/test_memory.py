@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mdcg.memory import Memory
+from mdcg.memory import Draw, Memory, share_of_task
 
 arrivals = st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=5), min_size=1, max_size=6)
 
@@ -58,7 +58,7 @@ def test_batches_are_balanced(tasks: list[list[int]], size: int, steps: int, bat
     if not len(memory):
         return
     class_of = {int(i): position for position, kept in memory.kept.items() for i in kept}
-    drawn = memory.draw(steps, batch, np.random.default_rng(seed))
+    drawn = memory.draw(steps, Draw(batch), np.random.default_rng(seed))
     assert drawn.shape == (steps, batch)
     held = [position for position, kept in memory.kept.items() if len(kept)]
     for row in drawn:
@@ -72,9 +72,52 @@ def test_batches_are_balanced(tasks: list[list[int]], size: int, steps: int, bat
 def test_odd_places_go_to_classes_at_random() -> None:
     memory = Memory(30)
     memory.add({c: np.arange(10 * c, 10 * c + 10) for c in range(3)}, np.random.default_rng(0))
-    drawn = memory.draw(300, 4, np.random.default_rng(1)) // 10
+    drawn = memory.draw(300, Draw(4), np.random.default_rng(1)) // 10
     extra = [int(np.bincount(row, minlength=3).argmax()) for row in drawn]
     assert min(np.bincount(extra, minlength=3)) > 60  # 100 each expected, σ ≈ 8
+
+
+@given(st.integers(1, 12), st.integers(1, 40), st.integers(0, 10**6))
+def test_odd_places_to_one_class(classes: int, batch: int, seed: int) -> None:
+    """As the published code: at least one of each class, and whatever is left over to one of them."""
+    memory, _ = filled([[20] * classes], 5 * classes, seed)[-1]
+    each = max(1, batch // classes)
+    drawn = memory.draw(3, Draw(classes * each + batch % classes, odd_to_one=True), np.random.default_rng(seed)) // 20
+    for row in drawn:
+        assert sorted(np.bincount(row, minlength=classes)) == [each] * (classes - 1) + [each + batch % classes]
+
+
+@given(arrivals, st.integers(1, 80), st.integers(1, 80), st.integers(0, 10**6))
+def test_a_smaller_memory_within(tasks: list[list[int]], size: int, within: int, seed: int) -> None:
+    memory, _ = filled(tasks, size, seed)[-1]
+    if not len(memory):
+        return
+    drawn = memory.draw(200, Draw(3, within=within), np.random.default_rng(seed))
+    used = {int(i) for i in drawn.flatten()}
+    assert len(used) <= min(within, len(memory))
+    for kept in memory.kept.values():
+        mine = [int(i) in used for i in kept]
+        assert mine == sorted(mine, reverse=True)  # the first ones, which a smaller memory would have kept
+
+
+@given(st.integers(1, 6), st.integers(12, 60), st.integers(0, 10**6))
+def test_shares_for_good(tasks: int, size: int, seed: int) -> None:
+    """Each task has its part of the memory, and nothing gives way."""
+    memory, rng, before = Memory(size), np.random.default_rng(seed), 0
+    shares = [share_of_task(size, tasks, task) for task in range(tasks)]
+    assert sum(shares) == size
+    assert max(shares) - min(shares) <= 1
+    for task, share in enumerate(shares):
+        held = dict(memory.kept)
+        memory.add(
+            {2 * task: np.arange(before, before + 90), 2 * task + 1: np.arange(before + 90, before + 99)}, rng, share
+        )
+        before += 99
+        assert all((memory.kept[position] == kept).all() for position, kept in held.items())
+        assert len(memory) == sum(shares[: task + 1])  # the smaller class leaves its surplus to the larger
+        whole = memory.draw(2, Draw(share + 2, classes=range(2 * task, 2 * task + 2)), rng)
+        own = [int(i) for position in (2 * task, 2 * task + 1) for i in memory.kept[position]]
+        assert whole.tolist() == [[*own, *own[:2]]] * 2  # all of it, filled up with repetitions
 
 
 def test_what_is_kept_is_random() -> None:

@@ -141,7 +141,8 @@ def test_a_run_equals_a_plain_loop() -> None:
         for epoch in range(2):
             draws = draw_epoch(group, [memory], task, epoch)
             for step in range(int(draws.steps[0])):
-                x, labels = trainer.batch(draws, step)
+                batch = trainer.batch(draws, step)
+                x, labels = batch.images, batch.labels
                 logits = model(x)[0]
                 y = labels[0, :16] - 2 * task
                 loss = F.cross_entropy(logits[:16, 2 * task :], y)

@@ -47,6 +47,7 @@ SHARED = {
     "scenario": _option(str | None, help="DATASET-TASKS, for instance digits-5 or folder:PATH-4."),
     "memory": _option(str | None, help="Images the memory may hold; several sizes as 200,500."),
     "seeds": _option(str | None, help="Seeds, for instance 0-4 or 0,2,5.  [default: 0]"),
+    "preset": _option(str | None, help="paper, or published: as the paper's published code where it departs from it."),
     "settings": _option(
         list[str] | None, "--set", help="A setting of the method or head, key=value or key=value,value."
     ),
@@ -59,6 +60,7 @@ SHARED = {
     "hold_out": _option(float | None, help="Evaluate on this fraction of the training images, for tuning."),
     "evaluate_every": _option(int | None, help="Also evaluate every so many epochs."),
     "image_size": _option(int | None, help="Side in pixels to which a folder's images are resized.  [default: 32]"),
+    "augmentation": _option(str | None, help="paper or published, of Tiny-ImageNet.  [default: as --preset]"),
     "device": _option(str | None, help="auto, cpu or cuda.  [default: auto]"),
     "precision": _option(str | None, help="auto, fp32, tf32, bf16 or fp64.  [default: auto]"),
     "out": _option(Path | None, help="Folder for runs.  [default: runs]"),

@@ -60,6 +60,7 @@ class Learner:
                 dataset.shape,
                 member.seed,
                 state.model.head.sizes,
+                state.model.head.total,
             ),
             backbone=group.training.backbone,
             head=group.training.head,
@@ -124,6 +125,7 @@ class Learner:
             "std": self.std,
             "sizes": self.model.head.sizes,
             "seed": self.model.seeds[0],
+            "total": self.model.head.total,
         }
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         if self.memory is not None:
@@ -138,12 +140,12 @@ class Learner:
             tensors, header = unpack(path.read_bytes())
             if header.pop("version") != VERSION:
                 raise ValueError(f"its format version is not {VERSION}")
-            sizes, seed = header.pop("sizes"), header.pop("seed")
+            sizes, seed, total = header.pop("sizes"), header.pop("seed"), header.pop("total", 0)
             for name in ("shape", "order", "class_names", "mean", "std"):
                 header[name] = tuple(header[name])
             weights = below("model.", tensors)
             model = _empty_model(
-                header["backbone"], header["head"], header["head_settings"], header["shape"], seed, sizes
+                header["backbone"], header["head"], header["head_settings"], header["shape"], seed, sizes, total
             )
             model.to(weights["head.classifier.weight"].dtype).load_state_dict(weights)
             memory = None
@@ -188,9 +190,11 @@ def _empty_model(
     shape: tuple[int, int, int],
     seed: int,
     sizes: Sequence[int],
+    total: int,
 ) -> Model:
     """A single member with a head of the right size, to be filled with saved weights."""
-    model = build_model(backbone, head, shape, [seed], {name: [value] for name, value in settings.items()})
+    chosen = {name: [value] for name, value in settings.items()}
+    model = build_model(backbone, head, shape, [seed], chosen, classes=total)
     for size in sizes:
         model.grow(size)
     return model

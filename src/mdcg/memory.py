@@ -12,6 +12,16 @@ from torch import Tensor
 from mdcg.draws import Ints, permutation, shuffled_cycles
 
 
+@dataclass(frozen=True)
+class Draw:
+    """One batch that every step takes from memory."""
+
+    size: int
+    within: int | None = None  # from as many images as a memory of this size would hold
+    odd_to_one: bool = False  # places that cannot be shared evenly all go to one class
+    classes: range | None = None  # all images of these classes, filled up with repetitions
+
+
 @dataclass
 class Memory:
     """Indices of the images that one run keeps, by class position.
@@ -31,26 +41,35 @@ class Memory:
     def __len__(self) -> int:
         return sum(len(indices) for indices in self.kept.values())
 
-    def add(self, arrivals: Mapping[int, Ints], rng: np.random.Generator) -> None:
-        """Take in new classes, each with the indices of all its images, and make room for them."""
-        held = dict(self.kept)
-        for position, indices in arrivals.items():
-            held[position] = indices[permutation(len(indices), rng)]
-        shares = balanced_shares(self.size, [len(indices) for indices in held.values()], rng)
-        self.kept = {position: held[position][:share] for position, share in zip(held, shares, strict=True)}
+    def add(self, arrivals: Mapping[int, Ints], rng: np.random.Generator, share: int | None = None) -> None:
+        """Take in new classes, each with the indices of all its images, and make room for them.
 
-    def draw(self, steps: int, batch: int, rng: np.random.Generator) -> Ints:
-        """Indices (steps, batch): in each batch classes differ by at most one image (|x_m| = |x|, Section 3.1).
+        With a `share` of their own, the new classes get that much and nothing gives way to them.
+        """
+        new = {position: indices[permutation(len(indices), rng)] for position, indices in arrivals.items()}
+        if share is None:
+            self.kept = _shared_out({**self.kept, **new}, self.size, rng)
+        else:
+            self.kept |= _shared_out(new, share, rng)
+
+    def draw(self, steps: int, draw: Draw, rng: np.random.Generator) -> Ints:
+        """Indices (steps, size): in each batch classes differ by at most one image (|x_m| = |x|, Section 3.1).
 
         The odd places go to classes drawn at random; over the epoch each class goes through its images in
         shuffled rounds, so that all of them are used equally often.
         """
-        classes = [indices for indices in self.kept.values() if len(indices)]
+        if draw.classes is not None:
+            held = np.concatenate([self.kept[position] for position in draw.classes])
+            return np.tile(np.resize(held, draw.size), (steps, 1))
+        kept = self.kept if draw.within is None else _shared_out(self.kept, draw.within, rng)
+        classes = [indices for indices in kept.values() if len(indices)]
         if not classes:
             raise ValueError("an empty memory has no batch to give")
         rank = np.argsort(rng.random((steps, len(classes))), axis=1)  # a random order of the classes per step
-        class_of_place = rank[:, np.arange(batch) % len(classes)]
-        drawn = np.empty((steps, batch), np.int64)
+        place = np.arange(draw.size)
+        odd = draw.odd_to_one & (place >= len(classes) * max(1, draw.size // len(classes)))
+        class_of_place = rank[:, np.where(odd, 0, place % len(classes))]
+        drawn = np.empty((steps, draw.size), np.int64)
         for number, indices in enumerate(classes):
             places = class_of_place == number
             drawn[places] = indices[shuffled_cycles(len(indices), int(places.sum()), rng)]
@@ -64,6 +83,21 @@ class Memory:
         """The pixels of what is held, taken out of the dataset's images."""
         positions = np.repeat(list(self.kept), [len(kept) for kept in self.kept.values()])
         return Exemplars(images[torch.from_numpy(self.indices())].cpu(), torch.from_numpy(positions))
+
+
+def share_of_task(size: int, tasks: int, task: int) -> int:
+    """Of a memory that is divided among the tasks for good; odd places go to the first ones.
+
+    >>> [share_of_task(14, 4, task) for task in range(4)]
+    [4, 4, 3, 3]
+    """
+    return size // tasks + (task < size % tasks)
+
+
+def _shared_out(held: Mapping[int, Ints], total: int, rng: np.random.Generator) -> dict[int, Ints]:
+    """The first images of each class, `total` in all."""
+    shares = balanced_shares(total, [len(indices) for indices in held.values()], rng)
+    return {position: indices[:share] for (position, indices), share in zip(held.items(), shares, strict=True)}
 
 
 def balanced_shares(total: int, available: list[int], rng: np.random.Generator) -> Ints:

@@ -55,7 +55,8 @@ class Pixels(NamedTuple):
     std: tuple[float, ...] | None = None
 
 
-CIFAR_PIXELS = Pixels(4, True, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+CIFAR_PIXELS = Pixels(4, True, CIFAR_MEAN, CIFAR_STD)
 TINY_PIXELS = Pixels(8, True, (0.4802, 0.4481, 0.3975), (0.2764, 0.2689, 0.2816))
 PUBLISHED: dict[str, tuple[Published, Pixels]] = {
     "cifar10": (CIFAR10, CIFAR_PIXELS),

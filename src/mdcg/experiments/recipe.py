@@ -13,9 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from mdcg.data import Dataset
 from mdcg.data.load import FOLDER
 from mdcg.errors import MdcgError, unknown
+from mdcg.experiments import presets
+from mdcg.experiments.presets import Preset
 from mdcg.experiments.protocol import protocol
-from mdcg.experiments.spec import RunSpec, Value
+from mdcg.experiments.spec import RunSpec
 from mdcg.methods import METHODS
+from mdcg.methods.base import Value
 from mdcg.models import HEADS
 from mdcg.models.backbones import backbone_names
 from mdcg.scenario import canonical, parse, task_sizes
@@ -38,6 +41,7 @@ class Recipe(BaseModel):
     methods: list[str] = []
     memory: list[Annotated[int, Field(ge=1, strict=True)]] = []
     seeds: list[int] = [0]
+    preset: Preset = "paper"
     set: dict[str, Any] = {}
     head: str | None = None
     backbone: str | None = None
@@ -49,6 +53,7 @@ class Recipe(BaseModel):
     hold_out: float = Field(0.0, ge=0, lt=1)
     evaluate_every: int = Field(0, ge=0)
     image_size: int | None = None
+    augmentation: Preset | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
     out: Path = Path("runs")
     data: Path | None = None
@@ -157,7 +162,7 @@ class Recipe(BaseModel):
 
     def _combinations(self, name: str) -> list[dict[str, Value]]:
         """One value for each setting that the method or its head has, in every combination."""
-        known = _settings_of(name, self.head)
+        known = self._settings_of(name)
         axes = [
             [(key, one) for one in (value if isinstance(value, list) else [value])]
             for key, value in self.set.items()
@@ -171,16 +176,16 @@ class Recipe(BaseModel):
         if self.head:
             HEADS[self.head]  # or say which there are
         for key in self.set:
-            if not any(key in _settings_of(name, self.head) for name in names):
-                known = sorted({setting for name in names for setting in _settings_of(name, self.head)})
+            if not any(key in self._settings_of(name) for name in names):
+                known = sorted({setting for name in names for setting in self._settings_of(name)})
                 raise unknown(f"setting of {', '.join(names)}", key, known)
         for name in names:
             if METHODS[name].uses_memory and not self.memory:
                 raise MdcgError(f"{name} needs a memory; give its size in images, for instance --memory 500.")
-            if self.head and METHODS[name].needs_growing_head and not HEADS[self.head].grows:
-                raise MdcgError(
-                    f"{name} needs a head that grows with the classes, and '{self.head}' does not; leave --head out."
-                )
+            needs, head = METHODS[name].needs_head, self._head(name)
+            if needs == ("fixed" if HEADS[head].grows else "growing"):
+                which = {"growing": "that grows with the classes", "fixed": "that has all classes from the start"}
+                raise MdcgError(f"{name} needs a head {which[needs]}, and '{head}' is none; leave --head out.")
         if self.backbone and self.backbone not in backbone_names():
             raise unknown("backbone", self.backbone, backbone_names())
 
@@ -188,8 +193,10 @@ class Recipe(BaseModel):
         kind = METHODS[name]
         _, tasks = parse(self.scenario)
         task_sizes(dataset.classes, tasks)
-        head = self.head or kind.head
+        head, published = self._head(name), self.preset == "published"
         usual = protocol(self.scenario, dataset)
+        backbone = presets.BACKBONES.get(usual.backbone, usual.backbone) if published else usual.backbone
+        augmentation = self.augmentation or self.preset
         if kind.uses_memory and memory < dataset.classes:
             raise MdcgError(
                 f"a memory of {memory} cannot hold one image of each of the {dataset.classes} classes; "
@@ -197,7 +204,7 @@ class Recipe(BaseModel):
             )
         given = {key: value for key, value in chosen.items() if key in kind.model_fields}
         try:
-            method = kind(**{**kind.tuned(self.scenario, memory), **given})
+            method = kind(**{**kind.tuned(self.scenario, memory), **(kind.published if published else {}), **given})
         except ValidationError as error:
             raise MdcgError(f"method {name}: {explain(error)}") from error
         settings = {key: default for key, (default, _) in HEADS[head].settings.items()}
@@ -211,7 +218,7 @@ class Recipe(BaseModel):
             memory=memory,
             head=head,
             head_settings=settings,
-            backbone=self.backbone or usual.backbone,
+            backbone=self.backbone or backbone,
             epochs=self.epochs or usual.epochs,
             batch_size=self.batch_size or usual.batch_size,
             rate=self.rate or usual.rate,
@@ -219,8 +226,16 @@ class Recipe(BaseModel):
             precision=self.precision,
             hold_out=self.hold_out,
             evaluate_every=self.evaluate_every,
+            augmentation=augmentation if dataset.name == presets.OTHER_PIXELS else "paper",
             seed=seed,
         )
+
+    def _head(self, name: str) -> str:
+        own = METHODS[name].head
+        return self.head or (presets.HEADS.get(own, own) if self.preset == "published" else own)
+
+    def _settings_of(self, name: str) -> list[str]:
+        return [*METHODS[name].model_fields, *HEADS[self._head(name)].settings]
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
@@ -256,7 +271,9 @@ def make_recipe(**keys: Any) -> Recipe:
 def _unknown_key(key: str) -> MdcgError:
     if key in ("lr", "learning_rate"):
         return MdcgError(f"unknown setting '{key}'; the learning rate is called 'rate'.")
-    if any(key in _settings_of(method, None) for method in METHODS.names()):
+    settings = {name for method in METHODS.names() for name in METHODS[method].model_fields}
+    settings |= {name for head in HEADS.names() for name in HEADS[head].settings}
+    if key in settings:
         return MdcgError(
             f"'{key}' is a setting of a method or head; put it under set, for instance set: {{{key}: 0.1}}."
         )
@@ -314,11 +331,6 @@ def _read_value(text: str) -> Value:
         return float(text)
     except ValueError:
         return {"true": True, "false": False}.get(text.lower(), text)
-
-
-def _settings_of(method: str, head: str | None) -> list[str]:
-    kind = METHODS[method]
-    return [*kind.model_fields, *HEADS[head or kind.head].settings]
 
 
 def _number(key: str, value: Value) -> float:

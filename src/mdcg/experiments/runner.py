@@ -12,6 +12,7 @@ from pathlib import Path
 from mdcg.data import Dataset
 from mdcg.errors import MdcgError
 from mdcg.estimator import Learner
+from mdcg.experiments.presets import augmented
 from mdcg.experiments.spec import RunSpec
 from mdcg.experiments.store import Record, Store, environment
 from mdcg.experiments.troubles import Shortage, is_shortage, troubles_explained
@@ -140,7 +141,7 @@ def _group_folder(store: Store, names: Sequence[str]) -> Path:
 
 
 def _group(specs: Sequence[RunSpec], dataset: Dataset) -> Group:
-    return Group(specs[0].training(), tuple(spec.member() for spec in specs), dataset)
+    return Group(specs[0].training(), tuple(spec.member() for spec in specs), augmented(dataset, specs[0].augmentation))
 
 
 def _capacity(specs: list[RunSpec], store: Store, dataset: Dataset, compute: Compute) -> int:

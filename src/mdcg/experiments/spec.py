@@ -9,12 +9,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from mdcg.experiments.presets import Preset
 from mdcg.methods import METHODS, Method
-from mdcg.methods.base import shared_settings
+from mdcg.methods.base import Value, shared_settings
 from mdcg.scenario import parse
 from mdcg.train.group import Member, Training
 
-Value = bool | int | float | str
 FORMAT = 1  # part of a run's identity: raise it when a change alters what runs compute
 
 
@@ -40,6 +40,7 @@ class RunSpec(BaseModel):
     precision: str
     hold_out: float
     evaluate_every: int
+    augmentation: Preset = "paper"
     seed: int
 
     def digest(self) -> str:
@@ -74,8 +75,11 @@ class RunSpec(BaseModel):
 
     def group_key(self) -> str:
         """Runs with the same key can train as members of one group."""
-        own = {"seed", "memory", "hyperparameters", "head_settings"}
-        return _digest(self.model_dump(exclude=own) | {"shared": shared_settings(self.built_method())})
+        method = self.built_method()
+        own = {"seed", "hyperparameters", "head_settings"}
+        if not method.gradient_per_task:  # its steps bring the whole memory
+            own.add("memory")
+        return _digest(self.model_dump(exclude=own) | {"shared": shared_settings(method)})
 
     def as_recipe(self) -> dict[str, Any]:
         """The recipe that repeats this run."""

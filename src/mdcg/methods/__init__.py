@@ -2,8 +2,11 @@
 
 from mdcg.methods import (  # noqa: F401 (each registers its method)
     cumulative,
+    der,
     er_ace,
     er_lode,
+    gdumb,
+    gem,
     ld,
     md,
     md_cg,

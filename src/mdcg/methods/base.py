@@ -12,8 +12,10 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 from torch.nn import functional as F
 
+from mdcg.memory import Draw
 from mdcg.registry import Registry
 
+Value = bool | int | float | str
 Choices = Mapping[str, Mapping[int, float]]  # a hyperparameter's value by scenario and memory size
 
 
@@ -32,6 +34,7 @@ class Step:
     teacher_logits: Tensor | None = None  # (K, batch, classes): the teacher's logits of the same memory images
     teacher_current_logits: Tensor | None = None  # the same of the current images, for a teacher that sees all
     past: tuple[int, ...] = ()  # classes of each earlier task
+    kept_logits: Tensor | None = None  # (K, batch, outputs): what was answered to the memory images as they came in
 
     @property
     def memory(self) -> tuple[Tensor, Tensor]:
@@ -50,6 +53,11 @@ class Step:
         assert self.teacher_current_logits is not None
         return self.teacher_current_logits
 
+    @property
+    def kept(self) -> Tensor:
+        assert self.kept_logits is not None
+        return self.kept_logits
+
 
 class Method(BaseModel):
     """A way of learning a sequence of tasks.
@@ -61,18 +69,39 @@ class Method(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     head: ClassVar[str] = "incremental"  # the head it uses unless another is asked for
-    needs_growing_head: ClassVar[bool] = False  # tells old from new logits: the head may have no others
-    uses_memory: ClassVar[bool] = False  # from task 2 on, every step brings a batch from memory
+    # It tells old from new logits, so the head may have no others; or it compares logits of different tasks, so the
+    # head must have all of them from the start.
+    needs_head: ClassVar[Literal["any", "growing", "fixed"]] = "any"
+    uses_memory: ClassVar[bool] = False  # keeps images; from task 2 on, every step brings a batch of them
     uses_teacher: ClassVar[bool] = False  # keeps the model as it was when the task began
     teacher_sees: ClassVar[Literal["memory", "all"]] = "memory"  # the images that the teacher is asked about
-    trains_on: ClassVar[Literal["task", "seen"]] = "task"  # the current task's images, or all seen so far
+    keeps_logits: ClassVar[bool] = False  # of the images in memory, as they were at the end of the images' task
+    gradient_per_task: ClassVar[bool] = False  # see `combine`; each task has a fixed share of the memory then
+    trains_on: ClassVar[Literal["task", "seen", "memory"]] = "task"  # the task's images, all so far, those in memory
+    starts_anew: ClassVar[bool] = False  # forgets all weights when a task begins
     chosen: ClassVar[Mapping[str, Choices]] = {}  # of each field, what the paper chose
+    published: ClassVar[Mapping[str, Value]] = {}  # fields as in the paper's published code, where it departs from it
     # Its settings and memory do not matter in task 1, which is then trained once per seed. Not inherited.
     forks: ClassVar[bool] = False
 
     @abstractmethod
     def loss(self, step: Step) -> Tensor:
         """One loss per member, shape (K,)."""
+
+    def memory_draws(self, batch: int, past: Sequence[int]) -> list[Draw]:
+        """What a step takes from memory, given the batch size and the classes of each past task."""
+        return [Draw(batch)] if self.uses_memory and past else []
+
+    def fills_memory_first(self) -> bool:
+        """Whether images go into memory when their task begins, not when it is over."""
+        return False
+
+    def combine(self, gradient: list[Tensor], past: list[list[Tensor]]) -> list[Tensor]:
+        """The gradient to follow, of one for the current images and one for the memory of each past task.
+
+        Each is a list of tensors, one for each parameter, with the leading axis K. `loss` gave all of them.
+        """
+        raise NotImplementedError
 
     @classmethod
     def tuned(cls, scenario: str, memory: int) -> dict[str, float]:

@@ -5,12 +5,15 @@ So the gradient of new images never pushes down the logits of past classes, whic
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from mdcg.methods.base import METHODS, Method, Step, cross_entropy
+from mdcg.memory import Draw
+from mdcg.methods.base import METHODS, Method, Step, Value, cross_entropy
 
 
 @METHODS.register("er-ace")
@@ -18,10 +21,21 @@ class ErAce(Method):
     """Asymmetric cross-entropy: new images among their batch's classes, memory images among all."""
 
     uses_memory: ClassVar[bool] = True
-    forks: ClassVar[bool] = True
+    published: ClassVar[Mapping[str, Value]] = {"memory_batch": 10, "current_in_memory": True}
+
+    memory_batch: int = Field(0, ge=0, description="images of a step that come from memory; 0: as many as current ones")
+    current_in_memory: bool = Field(
+        False, description="whether a task's images go into memory before it is learned, not after"
+    )
+
+    def memory_draws(self, batch: int, past: Sequence[int]) -> list[Draw]:
+        return [Draw(self.memory_batch or batch)] if past or self.current_in_memory else []
+
+    def fills_memory_first(self) -> bool:
+        return self.current_in_memory
 
     def loss(self, step: Step) -> Tensor:
-        if not step.old:
+        if step.memory_logits is None:
             return cross_entropy(step.logits, step.labels)
         absent = torch.ones_like(step.logits[:, 0], dtype=torch.bool).scatter(1, step.labels, False)  # (K, classes)
         among = step.logits.masked_fill(absent[:, None], -torch.inf)

@@ -7,7 +7,7 @@ what makes a network forget; it is weighted down by ρ·|new|/|old|, with |new| 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -29,7 +29,7 @@ class ErLode(Method):
     """Decoupled losses: among new classes, new against old weighted down, and replay."""
 
     uses_memory: ClassVar[bool] = True
-    needs_growing_head: ClassVar[bool] = True
+    needs_head: ClassVar[Literal["any", "growing", "fixed"]] = "growing"
     forks: ClassVar[bool] = True
     chosen: ClassVar[Mapping[str, Choices]] = {"rho": RHO}
 

@@ -10,13 +10,14 @@ task began. Memory images are never trained on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
 
-from mdcg.methods.base import METHODS, Choices, Method, Step, cross_entropy, kl_divergence
+from mdcg.memory import Draw
+from mdcg.methods.base import METHODS, Choices, Method, Step, Value, cross_entropy, kl_divergence
 
 #: λ by scenario and memory size, as chosen in the paper's Appendix "Hyperparameters selection". That of the
 #: digits is ours, chosen in the same way: the paper's grid, ACC on 10% of the training images held out.
@@ -36,9 +37,10 @@ class MarginDampening(Method):
 
     uses_memory: ClassVar[bool] = True
     uses_teacher: ClassVar[bool] = True
-    needs_growing_head: ClassVar[bool] = True
+    needs_head: ClassVar[Literal["any", "growing", "fixed"]] = "growing"
     forks: ClassVar[bool] = True
     chosen: ClassVar[Mapping[str, Choices]] = {"lam": LAMBDA}
+    published: ClassVar[Mapping[str, Value]] = {"divergence": "teacher-student", "memory_batch": "each-class"}
 
     lam: float = Field(
         0.25,
@@ -46,6 +48,19 @@ class MarginDampening(Method):
         description="weight of the margin loss (λ), 0.01 to 1 in the paper; the paper's choice is used where it has "
         "one for the scenario and memory size",
     )
+    divergence: Literal["student-teacher", "teacher-student"] = Field(
+        "student-teacher", description="KL(p ‖ p̄) as the paper writes it, or teacher-student: KL(p̄ ‖ p)"
+    )
+    memory_batch: Literal["as-current", "each-class"] = Field(
+        "as-current",
+        description="as many memory images as current ones, or each-class: at least one of every past class",
+    )
+
+    def memory_draws(self, batch: int, past: Sequence[int]) -> list[Draw]:
+        classes = sum(past)
+        if self.memory_batch == "as-current" or not classes:
+            return super().memory_draws(batch, past)
+        return [Draw(classes * max(1, batch // classes) + batch % classes, odd_to_one=True)]
 
     def loss(self, step: Step) -> Tensor:
         if not step.old:
@@ -53,7 +68,8 @@ class MarginDampening(Method):
         memory_logits, _ = step.memory
         margin = margin_loss(step.logits, step.labels, step.old).mean(1)
         current = cross_entropy(step.logits[..., step.old :], step.labels - step.old)
-        return self.lam * margin + current + kl_divergence(memory_logits, step.teacher)
+        pair = (memory_logits, step.teacher) if self.divergence == "student-teacher" else (step.teacher, memory_logits)
+        return self.lam * margin + current + kl_divergence(*pair)
 
 
 def margin_loss(logits: Tensor, labels: Tensor, old: int) -> Tensor:

@@ -7,13 +7,14 @@ past task's classes, at temperature T.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from mdcg.methods.base import METHODS, Method, Step, cross_entropy, kl_divergence
+from mdcg.methods.base import METHODS, Method, Step, Value, cross_entropy, kl_divergence
 
 
 @METHODS.register("ss-il")
@@ -21,16 +22,17 @@ class SsIl(Method):
     """Separated softmax for old and new classes, distillation within each past task."""
 
     uses_memory: ClassVar[bool] = True
-    needs_growing_head: ClassVar[bool] = True
+    needs_head: ClassVar[Literal["any", "growing", "fixed"]] = "growing"
     uses_teacher: ClassVar[bool] = True
     teacher_sees: ClassVar[Literal["memory", "all"]] = "all"
-    forks: ClassVar[bool] = True
+    published: ClassVar[Mapping[str, Value]] = {"weight": 1 / 64}
 
     temperature: float = Field(2.0, gt=0, description="temperature of the distillation (T)")
+    weight: float = Field(1.0, ge=0, description="weight of the cross-entropy, 1/64 in the published code")
 
     def loss(self, step: Step) -> Tensor:
         if not step.old:
-            return cross_entropy(step.logits, step.labels)
+            return self.weight * cross_entropy(step.logits, step.labels)
         logits, labels = step.memory
         new = cross_entropy(step.logits[..., step.old :], step.labels - step.old)
         old = cross_entropy(logits[..., : step.old], labels)
@@ -43,4 +45,4 @@ class SsIl(Method):
             own = slice(start, start + size)
             divergence = divergence + kl_divergence(teacher[..., own] / heat, student[..., own] / heat)
             start += size
-        return (new + old) / 2 + heat[:, 0, 0] ** 2 * divergence
+        return self.weight * (new + old) / 2 + heat[:, 0, 0] ** 2 * divergence

@@ -10,7 +10,7 @@ from torch import nn
 
 from mdcg.errors import MdcgError, unknown
 from mdcg.models.members import Conv2d
-from mdcg.models.resnet import resnet18, small_resnet
+from mdcg.models.resnet import Projected, resnet18, resnet18_1000, small_resnet
 from mdcg.models.smallconv import SmallConv
 from mdcg.models.stacked import Stacked, member_seeds
 from mdcg.registry import Registry
@@ -18,10 +18,12 @@ from mdcg.registry import Registry
 MEMBERED: dict[str, Callable[[int, int], nn.Module]] = {
     **{f"resnet{depth}": partial(small_resnet, depth) for depth in (20, 32, 44, 56)},
     "resnet18": resnet18,
+    "resnet18-1000": resnet18_1000,
     "smallconv": SmallConv,
 }
 SUMMARIES = {
     "resnet18": "18 layers, 7×7 stem, 512 features; for images of 64 pixels and more",
+    "resnet18-1000": "the same with its 1,000-way layer as features, as in the paper's published code",
     "resnet20": "20 layers, 64 features; for 32×32 images",
     "resnet32": "32 layers, 64 features; for 32×32 images",
     "resnet44": "44 layers, 64 features; for 32×32 images",
@@ -57,6 +59,6 @@ def build_backbone(name: str, shape: tuple[int, int, int], rngs: Sequence[np.ran
         return Stacked(BACKBONES[name], shape, member_seeds(rngs))
     backbone = MEMBERED[name](len(rngs), shape[0])
     for module in backbone.modules():
-        if isinstance(module, Conv2d):
+        if isinstance(module, Conv2d | Projected):
             module.initialise(rngs)
     return backbone

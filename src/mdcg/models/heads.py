@@ -34,6 +34,7 @@ class Head(nn.Module):
     def __init__(self, members: int, features: int) -> None:
         super().__init__()
         self.sizes: list[int] = []  # classes of each task so far
+        self.total = 0  # classes there will be in the end, where that is known
         self.classifier = Linear(members, features)
 
     @property
@@ -99,6 +100,15 @@ class CascadedGates(Head):
         return logits * torch.exp(F.logsigmoid(opening) @ self.incidence)
 
 
+class CascadedGatesWithOwn(CascadedGates):
+    """From task 2 on also a gate for each of the task's own classes, as in the paper's published code."""
+
+    summary: ClassVar[str] = "cascaded gates, from task 2 on also for the task's own classes (the published code's CG)"
+
+    def new_gates(self) -> list[range]:
+        return [range(position, position + 1) for position in range(self.classes)] if len(self.sizes) > 1 else []
+
+
 class SingleGate(CascadedGates):
     """One gate per past class, added once the class is past, with no cascade (the paper's S-CG)."""
 
@@ -117,6 +127,20 @@ class ScalarGates(CascadedGates):
     def new_gates(self) -> list[range]:
         ends = np.cumsum(self.sizes[:-1])
         return [range(end - size, end) for size, end in zip(self.sizes, ends.tolist(), strict=False)]
+
+
+class FixedHead(Head):
+    """One linear layer with a logit for every class there will be, all of them in the softmax from the start."""
+
+    summary: ClassVar[str] = "one linear layer with all of the scenario's classes from the start (DER)"
+    grows: ClassVar[bool] = False
+
+    def grow(self, classes: int, head_rngs: Rngs, gate_rngs: Rngs) -> None:
+        if not self.sizes:
+            self.classifier.grow(self.total, head_rngs)
+        self.sizes.append(classes)
+        if self.classes > self.total:
+            raise MdcgError(f"the head was made for {self.total:,} classes, too few for {self.classes:,}.")
 
 
 class Simplex(Head):
@@ -149,6 +173,8 @@ class Simplex(Head):
 HEADS = Registry("head", "mdcg.heads")
 HEADS.register("incremental")(Head)
 HEADS.register("cascaded-gates")(CascadedGates)
+HEADS.register("cascaded-gates-with-own")(CascadedGatesWithOwn)
+HEADS.register("fixed")(FixedHead)
 HEADS.register("single-gate")(SingleGate)
 HEADS.register("scalar-gates")(ScalarGates)
 HEADS.register("simplex")(Simplex)

@@ -54,8 +54,11 @@ def build_model(
     seeds: Sequence[int],
     settings: Mapping[str, Sequence[float]] | None = None,
     dtype: torch.dtype = torch.float32,
+    classes: int = 0,
 ) -> Model:
     """K members with an empty head; `settings` gives the head's settings, one value per member.
+
+    `classes` is how many there will be in the end, for a head that has all of them from the start.
 
     >>> model = build_model("smallconv", "cascaded-gates", (1, 8, 8), seeds=[0, 1])
     >>> model.grow(2)
@@ -66,4 +69,6 @@ def build_model(
     kind = HEADS[head]
     chosen = {name: [default] * len(seeds) for name, (default, _) in kind.settings.items()}
     chosen |= {name: list(values) for name, values in (settings or {}).items()}
-    return Model(body, kind(len(seeds), body.features, **chosen), seeds).to(dtype)  # type: ignore[arg-type]
+    made = kind(len(seeds), body.features, **chosen)  # type: ignore[arg-type]
+    made.total = classes
+    return Model(body, made, seeds).to(dtype)

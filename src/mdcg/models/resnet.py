@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mdcg import kernels
-from mdcg.models.members import BatchNorm2d, Conv2d, fold, unfold
+from mdcg.models.members import BatchNorm2d, Conv2d, Linear, fold, unfold
 
 
 class BasicBlock(nn.Module):
@@ -80,6 +81,22 @@ class ResNet(nn.Module):
         return unfold(self.blocks(x).mean((2, 3)), len(images))
 
 
+class Projected(nn.Module):
+    """A ResNet whose features go through one more linear layer."""
+
+    def __init__(self, resnet: ResNet, features: int) -> None:
+        super().__init__()
+        self.resnet, self.features = resnet, features
+        self.linear = Linear(resnet.members, resnet.features)
+
+    def initialise(self, rngs: Sequence[np.random.Generator]) -> None:
+        self.linear.grow(self.features, rngs)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.linear(self.resnet(images))
+        return features
+
+
 def small_resnet(depth: int, members: int, channels: int) -> ResNet:
     """ResNet-(6n+2) for 32×32 images: n blocks at each of 16, 32 and 64 channels; 64 features."""
     return ResNet(members, channels, (16, 32, 64), (depth - 2) // 6, large_stem=False, fan="in")
@@ -88,3 +105,8 @@ def small_resnet(depth: int, members: int, channels: int) -> ResNet:
 def resnet18(members: int, channels: int) -> ResNet:
     """The 18-layer network with its 7×7 stem and max pooling; 512 features."""
     return ResNet(members, channels, (64, 128, 256, 512), 2, large_stem=True, fan="out")
+
+
+def resnet18_1000(members: int, channels: int) -> Projected:
+    """The same with its 1,000-way layer, whose outputs serve as features: so in the paper's published code."""
+    return Projected(resnet18(members, channels), 1000)

@@ -7,6 +7,7 @@ classes have fewer images take fewer steps: they rest while the others finish.
 
 from __future__ import annotations
 
+import itertools
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields
 
@@ -78,37 +79,46 @@ class Ahead:
 def steps_per_epoch(group: Group, task: int) -> Ints:
     """(K,) how many steps each member's epoch takes."""
     batch = group.training.batch_size
-    return np.array([-(-len(_pool(group, k, task)) // batch) for k in range(len(group.members))], np.int64)
+    images = [_images(group, k, task) for k in range(len(group.members))]
+    return np.array([-(-count // batch) for count in images], np.int64)
 
 
 def draw_epoch(group: Group, memories: list[Memory], task: int, epoch: int) -> EpochDraws:
     steps = steps_per_epoch(group, task)
     batch = group.training.batch_size
-    replays = task > 0 and group.method.uses_memory
-    places = 2 * batch if replays else batch
-    shape = (len(group.members), int(steps.max()), places)
+    draws = group.memory_draws(task)
+    ends = np.cumsum([batch, *(draw.size for draw in draws)]).tolist()  # current images, then each draw's
+    shape = (len(group.members), int(steps.max()), ends[-1])
     index = np.zeros(shape, np.int64)
     labels = np.zeros(shape, np.int64)
     corner = np.zeros((*shape, 2), np.int64)
     flipped = np.zeros(shape, np.bool_)
     for k, (member, view) in enumerate(zip(group.members, group.views, strict=True)):
         count, seed = int(steps[k]), member.seed
-        pool = _pool(group, k, task)
+        pool = memories[k].indices() if group.method.trains_on == "memory" else _pool(group, k, task)
         order = shuffled_cycles(len(pool), count * batch, stream(seed, Purpose.ORDER, task, epoch))
         index[k, :count, :batch] = pool[order].reshape(count, batch)
-        if replays:
-            rng = stream(seed, Purpose.REPLAY, task, epoch)
-            index[k, :count, batch:] = memories[k].draw(count, batch, rng)
+        replay = stream(seed, Purpose.REPLAY, task, epoch)
+        for draw, end in zip(draws, ends[1:], strict=True):
+            index[k, :count, end - draw.size : end] = memories[k].draw(count, draw, replay)
         index[k, count:] = index[k, 0]  # a resting member is given something valid to ignore
         labels[k] = view.train_positions[index[k]]
         crop, flip = stream(seed, Purpose.CROP, task, epoch), stream(seed, Purpose.FLIP, task, epoch)
         # One batch after the other, so that a method with memory and one without see the same views of the
         # current images.
-        for start in range(0, places, batch):
-            here = (k, slice(count), slice(start, start + batch))
-            corner[here] = crop.random((count, batch, 2)) * (2 * group.dataset.padding + 1)
-            flipped[here] = (flip.random((count, batch)) < 0.5) & group.dataset.flip
+        for start, end in itertools.pairwise([0, *ends]):
+            here, size = (k, slice(count), slice(start, end)), end - start
+            corner[here] = crop.random((count, size, 2)) * (2 * group.dataset.padding + 1)
+            flipped[here] = (flip.random((count, size)) < 0.5) & group.dataset.flip
     return EpochDraws(*(torch.from_numpy(part) for part in (index, labels, corner, flipped, steps)))
+
+
+def _images(group: Group, k: int, task: int) -> int:
+    """How many an epoch visits."""
+    if group.method.trains_on != "memory":
+        return len(_pool(group, k, task))
+    view = group.views[k]
+    return min(group.members[k].memory, len(view.train_indices(range(view.scenario.positions(task).stop))))
 
 
 def _pool(group: Group, k: int, task: int) -> Ints:

@@ -1,6 +1,8 @@
-"""Accuracy on held-back images, in large batches."""
+"""What the model answers, and how often it is right, in large batches of images as they are."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -13,6 +15,15 @@ from mdcg.train.group import Group
 from mdcg.train.precision import Compute
 
 EVAL_BATCH = 256  # images of each member; fixed, so that rounding does not depend on the company
+
+
+@torch.no_grad()
+def answers(model: Model, images: Tensor, index: Tensor, pixels: Pixels, compute: Compute) -> Tensor:
+    """The logits (K, n, outputs) of images (K, n)."""
+    missing = -index.shape[1] % EVAL_BATCH
+    whole = torch.cat([index, index[:, :1].expand(-1, missing)], 1)
+    parts = [logits for _, logits in _in_batches(model, images, whole.to(compute.device), pixels, compute)]
+    return torch.cat(parts, 1)[:, : index.shape[1]]
 
 
 @torch.no_grad()
@@ -31,14 +42,23 @@ def evaluate(model: Model, images: Tensor, group: Group, pixels: Pixels, compute
         real[k, : len(indices)] = 1
     all_index, all_labels, all_real = compute.put(index), compute.put(labels), compute.put(real)
     correct = torch.zeros(members, group.dataset.classes, dtype=torch.int64, device=compute.device)
-    was_training = model.training
-    model.eval()
-    for start in range(0, longest, EVAL_BATCH):
-        part = slice(start, start + EVAL_BATCH)
-        x = pixels.normalise(images[all_index[:, part]])
-        with compute.autocast():
-            predicted = model.logits(x)[..., :seen].argmax(-1)  # nobody expects a class that was never seen
+    for part, logits in _in_batches(model, images, all_index, pixels, compute):
+        predicted = logits[..., :seen].argmax(-1)  # nobody expects a class that was never seen
         hit = (predicted == all_labels[:, part]) * all_real[:, part]
         correct.scatter_add_(1, all_labels[:, part], hit)
-    model.train(was_training)
     return correct.cpu().numpy()
+
+
+def _in_batches(
+    model: Model, images: Tensor, index: Tensor, pixels: Pixels, compute: Compute
+) -> Iterator[tuple[slice, Tensor]]:
+    """Places and logits of one batch after the other; `index` (K, n) has whole batches."""
+    was_training = model.training
+    model.eval()
+    for start in range(0, index.shape[1], EVAL_BATCH):
+        part = slice(start, start + EVAL_BATCH)
+        x = pixels.normalise(images[index[:, part]])
+        with compute.autocast():
+            logits = model.logits(x)
+        yield part, logits
+    model.train(was_training)

@@ -16,7 +16,8 @@ from mdcg.train.state import State, dump, fill_memories, revive, select
 
 def founders(group: Group) -> tuple[Group, list[int]]:
     """The group that trains task 1, and for each member which of these it comes from."""
-    if not vars(group.method).get("forks", False):  # said of itself: a subclass may use its settings in task 1
+    said = vars(type(group.method)).get("forks", False)  # of itself: a subclass may use its settings in task 1
+    if not said or group.method.fills_memory_first():
         return group, list(range(len(group.members)))
     keys = [(member.seed, tuple(sorted(member.head_settings.items()))) for member in group.members]
     first = list(dict.fromkeys(keys))

@@ -11,6 +11,7 @@ import numpy as np
 from mdcg.data import Dataset
 from mdcg.draws import Ints, Purpose, hold_out
 from mdcg.errors import MdcgError
+from mdcg.memory import Draw, share_of_task
 from mdcg.methods import Method
 from mdcg.scenario import Scenario
 
@@ -47,8 +48,24 @@ class Group:
     dataset: Dataset
 
     @property
-    def method(self) -> type[Method]:
-        return type(self.members[0].method)
+    def method(self) -> Method:
+        """The first member's: in all but its float fields that of the others too."""
+        return self.members[0].method
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Classes of each task."""
+        return self.views[0].scenario.sizes
+
+    def memory_draws(self, task: int) -> list[Draw]:
+        """What every step of a task takes from memory."""
+        if not self.method.gradient_per_task:
+            return self.method.memory_draws(self.training.batch_size, self.sizes[:task])
+        memory, scenario = self.members[0].memory, self.views[0].scenario
+        return [
+            Draw(share_of_task(memory, self.training.tasks, past), classes=scenario.positions(past))
+            for past in range(task)
+        ]
 
     @cached_property
     def views(self) -> tuple[MemberData, ...]:

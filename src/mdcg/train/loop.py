@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -17,9 +18,10 @@ from mdcg.switches import switched_off
 from mdcg.train import state as states
 from mdcg.train.augment import Pixels
 from mdcg.train.epoch import Ahead, EpochDraws, steps_per_epoch
-from mdcg.train.evaluate import evaluate
+from mdcg.train.evaluate import answers, evaluate
 from mdcg.train.graph import WARM_UP, GraphedSteps
 from mdcg.train.group import Group
+from mdcg.train.kept import keep
 from mdcg.train.precision import Compute
 from mdcg.train.signals import Stopped
 from mdcg.train.state import Row, State
@@ -32,6 +34,21 @@ class Watcher(Protocol):
 
     def step(self, count: int) -> None: ...
     def epoch(self, task: int, epoch: int, loss: float) -> None: ...
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The images of one step: the current ones, then those from memory."""
+
+    images: Tensor  # (K, places, C, H, W)
+    labels: Tensor  # (K, places)
+    index: Tensor  # (K, places) into the training images
+    current: int  # so many are current
+
+    def part(self, start: int, end: int) -> Batch:
+        """Some of them as a batch of its own, all current."""
+        own = slice(start, end)
+        return Batch(self.images[:, own], self.labels[:, own], self.index[:, own], end - start)
 
 
 class Trainer:
@@ -75,6 +92,7 @@ class Trainer:
         with self.compute.settings():
             while state.task < tasks and len(state.failures(self.group)) < len(self.group.members):
                 if not state.task_begun:
+                    self._keep_logits(state)
                     states.begin_task(state, self.group)
                     self._graph, self._plain_steps = None, 0
                 state.model.train()
@@ -110,7 +128,7 @@ class Trainer:
         """Before a task's first step: let the backbone compile what it needs, all at once."""
         backbone = state.model.backbone
         if isinstance(backbone, ResNet):
-            x, _ = self.batch(draws, 0)
+            x = self.batch(draws, 0).images
             with self.compute.autocast():
                 backbone.prepare(x, x[:, -self.group.training.batch_size :])
 
@@ -126,29 +144,44 @@ class Trainer:
 
     def train_step(self, state: State, draws: EpochDraws, step: int | Tensor, resting: bool = False) -> None:
         """One update of every member; or, if some rest, of those that have so many steps."""
-        x, labels = self.batch(draws, step)
+        batch = self.batch(draws, step)
         active = draws.steps > step if resting else None
         at_rest = [buffer.clone() for buffer in state.model.statistics()] if resting else None
-        loss, logits = self.forward(state, x, labels)
-        gradients = torch.autograd.grad(loss.sum(), state.optimizer.parameters, materialize_grads=True)
+        loss, logits, gradients = self.gradients(state, batch)
         state.optimizer.step(gradients, active)
         with torch.no_grad():
-            hits = (logits.argmax(-1) == labels[:, : logits.shape[1]]).sum(1)
+            hits = (logits.argmax(-1) == batch.labels[:, : batch.current]).sum(1)
             if active is not None and at_rest is not None:
                 _restore(state, at_rest, active)
                 loss, hits = torch.where(active, loss, 0), torch.where(active, hits, 0)
             state.loss_sum += loss
             state.hits += hits
 
-    def batch(self, draws: EpochDraws, step: int | Tensor) -> tuple[Tensor, Tensor]:
-        """The images (K, places, C, H, W) and labels (K, places) of one step."""
+    def batch(self, draws: EpochDraws, step: int | Tensor) -> Batch:
         index, labels, corner, flipped = draws.at(step)
         x = self.pixels.view(self.images, index.flatten(), corner.flatten(0, 1), flipped.flatten())
-        return x.unflatten(0, index.shape), labels
+        return Batch(x.unflatten(0, index.shape), labels, index, self.group.training.batch_size)
 
-    def forward(self, state: State, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def gradients(self, state: State, batch: Batch) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Loss (K,), logits of the current images, and the gradient of every parameter."""
+        past: list[list[Tensor]] = []
+        if self.method.gradient_per_task:
+            end = batch.current
+            for draw in self.group.memory_draws(state.task):
+                start, end = end, end + draw.size
+                past.append(self._gradient(state, batch.part(start, end))[2])
+            batch = batch.part(0, batch.current)
+        loss, logits, gradient = self._gradient(state, batch)
+        return loss, logits, self.method.combine(gradient, past) if past else gradient
+
+    def _gradient(self, state: State, batch: Batch) -> tuple[Tensor, Tensor, list[Tensor]]:
+        loss, logits = self.forward(state, batch)
+        found = torch.autograd.grad(loss.sum(), state.optimizer.parameters, materialize_grads=True)
+        return loss.detach(), logits, list(found)
+
+    def forward(self, state: State, batch: Batch) -> tuple[Tensor, Tensor]:
         """Loss (K,) and logits of the current images; memory images go through the same forward pass."""
-        size = self.group.training.batch_size
+        x, labels, size = batch.images, batch.labels, batch.current
         past = tuple(state.model.head.sizes[:-1])
         with self.compute.autocast():
             logits = state.model.logits(x)
@@ -170,8 +203,15 @@ class Trainer:
             teacher_logits=taught,
             teacher_current_logits=taught_current,
             past=past,
+            kept_logits=state.kept.at(batch.index[:, size:]) if replays and state.kept is not None else None,
         )
         return self.method.loss(step), current.detach()
+
+    def _keep_logits(self, state: State) -> None:
+        """Between two tasks: of the images that came into memory."""
+        if self.method.keeps_logits and state.task > 0:
+            asked = partial(answers, state.model, self.images, pixels=self.pixels, compute=self.compute)
+            state.kept = keep(state.kept, state.memories, len(self.images), asked)
 
     def _finish_epoch(self, state: State) -> None:
         """Close the epoch's books; after a task's last epoch, evaluate and fill the memory."""

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from mdcg.draws import Ints, Purpose, stream
-from mdcg.memory import Memory
+from mdcg.memory import Memory, share_of_task
 from mdcg.models import Model, build_model
 from mdcg.tensors import below
 from mdcg.train.group import Group
+from mdcg.train.kept import KeptLogits
 from mdcg.train.optimizer import SGD
 from mdcg.train.precision import Compute
 
@@ -38,6 +39,7 @@ class State:
     hits: Tensor  # (K,) correct among the current images of the epoch
     history: list[list[Row]]  # per member, one row per epoch
     teacher: Model | None = None
+    kept: KeptLogits | None = None
     task: int = 0
     epoch: int = 0
     step: int = 0
@@ -50,7 +52,8 @@ class State:
         for k, (member, rows) in enumerate(zip(group.members, self.history, strict=True)):
             broken = next((row for row in rows if not math.isfinite(row["loss"])), None)
             if broken is not None:
-                about = {"seed": member.seed, "memory": member.memory, **member.method.model_dump()}
+                weights = {name: value for name, value in member.method.model_dump().items() if type(value) is float}
+                about = {"seed": member.seed, "memory": member.memory, **weights}
                 who = ", ".join(f"{key} {value}" for key, value in about.items() if value or key != "memory")
                 found[k] = (
                     f"the loss of {who} is not finite in task {broken['task']}, epoch {broken['epoch']}; "
@@ -65,13 +68,9 @@ class State:
 
 def fresh(group: Group, compute: Compute) -> State:
     training, members = group.training, group.members
-    settings = {name: [member.head_settings[name] for member in members] for name in members[0].head_settings}
-    seeds = [member.seed for member in members]
-    model = build_model(training.backbone, training.head, group.dataset.shape, seeds, settings, compute.dtype)
-    optimizer = SGD(training.rate, training.momentum)
     return State(
-        model=model.to(compute.device),
-        optimizer=optimizer,
+        model=_new_model(group).to(compute.device, compute.dtype),
+        optimizer=SGD(training.rate, training.momentum),
         memories=[Memory(member.memory) for member in members],
         correct=np.zeros((len(members), training.tasks, group.dataset.classes), np.int64),
         loss_sum=torch.zeros(len(members), device=compute.device, dtype=compute.dtype),
@@ -80,10 +79,26 @@ def fresh(group: Group, compute: Compute) -> State:
     )
 
 
+def _new_model(group: Group) -> Model:
+    """As its members' seeds make it, without classes."""
+    training, members = group.training, group.members
+    settings = {name: [member.head_settings[name] for member in members] for name in members[0].head_settings}
+    seeds = [member.seed for member in members]
+    return build_model(
+        training.backbone, training.head, group.dataset.shape, seeds, settings, classes=group.dataset.classes
+    )
+
+
 def begin_task(state: State, group: Group) -> None:
     """Grow the head, then fix the teacher: the model just before the task's training (Section 3.1)."""
-    sizes = group.views[0].scenario.sizes
-    state.model.grow(sizes[state.task])
+    if group.method.fills_memory_first():
+        fill_memories(state, group, state.task)
+    if group.method.starts_anew and state.task > 0:
+        state.model, known = _new_model(group).to(state.loss_sum), state.model.head.sizes
+        state.optimizer.velocity.clear()
+        for size in known:
+            state.model.grow(size)
+    state.model.grow(group.sizes[state.task])
     state.optimizer.follow(state.model.named_parameters())
     if group.method.uses_teacher and state.task > 0:
         state.teacher = copy.deepcopy(state.model).requires_grad_(False).eval()
@@ -92,14 +107,16 @@ def begin_task(state: State, group: Group) -> None:
 def end_task(state: State, group: Group) -> None:
     """Keep a random subset of the task's images in memory."""
     state.teacher = None
-    fill_memories(state, group, state.task)
+    if not group.method.fills_memory_first():
+        fill_memories(state, group, state.task)
 
 
 def fill_memories(state: State, group: Group, task: int) -> None:
-    if group.method.uses_memory:
-        for memory, member, view in zip(state.memories, group.members, group.views, strict=True):
-            arrivals = view.by_class(view.scenario.positions(task))
-            memory.add(arrivals, stream(member.seed, Purpose.KEEP, task))
+    if not group.method.uses_memory:
+        return
+    for memory, member, view in zip(state.memories, group.members, group.views, strict=True):
+        share = share_of_task(memory.size, group.training.tasks, task) if group.method.gradient_per_task else None
+        memory.add(view.by_class(view.scenario.positions(task)), stream(member.seed, Purpose.KEEP, task), share)
 
 
 def dump(state: State) -> tuple[dict[str, Tensor], Row]:
@@ -114,6 +131,8 @@ def dump(state: State) -> tuple[dict[str, Tensor], Row]:
     if state.teacher is not None:
         held = state.teacher.state_dict()
         tensors |= {f"teacher.{name}": value for name, value in held.items()}
+    if state.kept is not None:
+        tensors |= {"kept.index": state.kept.index, "kept.logits": state.kept.logits}
     for k, memory in enumerate(state.memories):
         tensors[f"memory.{k}"] = torch.from_numpy(memory.indices())
     values = {
@@ -156,6 +175,9 @@ def revive(tensors: dict[str, Tensor], values: Row, group: Group, compute: Compu
     for k, (memory, classes) in enumerate(zip(state.memories, values["memories"], strict=True)):
         parts = np.split(tensors[f"memory.{k}"].numpy(), np.cumsum([count for _, count in classes]))
         memory.kept = {int(c): part for (c, _), part in zip(classes, parts, strict=False)}
+    if "kept.index" in tensors:
+        logits = tensors["kept.logits"].to(compute.device)
+        state.kept = KeptLogits.of(tensors["kept.index"], logits, len(group.dataset.train))
     state.correct = tensors["correct"].numpy().copy()
     state.loss_sum = tensors["loss_sum"].to(compute.device)
     state.hits = tensors["hits"].to(compute.device)

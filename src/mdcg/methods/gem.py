@@ -1,0 +1,100 @@
+"""GEM (Lopez-Paz and Ranzato, 2017): a step that would harm a past task's memory is turned away from it.
+
+With g the gradient of the current images and the rows of G those of each past task's memory, a g with G g ≥ 0 is
+followed as it is. Any other is replaced by g + Gᵀv, where v solves the dual of "the nearest to g with G g̃ ≥ 0":
+
+    min ½ vᵀ(G Gᵀ + ε) v + (G g)ᵀ v   over   v ≥ γ.
+
+γ = 0 gives that projection; more favours the past. A step costs a forward and a backward pass over the whole memory
+of every past task, one after the other: with M images for T tasks, batch + (t − 1) M / T images in task t.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from mdcg.methods.base import METHODS, Method, Step, cross_entropy
+
+RIDGE = 1e-3  # ε: keeps the programme well posed where gradients are parallel or vanish
+
+
+@METHODS.register("gem")
+class Gem(Method):
+    """Gradients are projected so as not to contradict those of any past task's memory."""
+
+    uses_memory: ClassVar[bool] = True
+    gradient_per_task: ClassVar[bool] = True
+    forks: ClassVar[bool] = True
+
+    strength: float = Field(0.5, ge=0, description="least weight of every past task in a projected gradient (γ)")
+
+    def loss(self, step: Step) -> Tensor:
+        return cross_entropy(step.logits, step.labels)
+
+    def combine(self, gradient: list[Tensor], past: list[list[Tensor]]) -> list[Tensor]:
+        g = _flat(gradient)
+        weights = past_weights(g, torch.stack([_flat(own) for own in past], 1), self.strength)  # (K, tasks)
+        return [
+            sum((_across(weight, own) * own for weight, own in zip(weights.unbind(1), owns, strict=True)), start)
+            for start, *owns in zip(gradient, *past, strict=True)
+        ]
+
+
+def past_weights(g: Tensor, G: Tensor, strength: Tensor | float) -> Tensor:
+    """v of each member: (K, P), (K, tasks, P) → (K, tasks); zero where no past task is harmed."""
+    if g.is_cuda:
+        along, gram = _products(g, G)
+    else:  # one member after the other: a sum may be taken apart differently in company
+        each = [_products(g[k : k + 1], G[k : k + 1]) for k in range(len(g))]
+        along, gram = (torch.cat(parts) for parts in zip(*each, strict=True))
+    least = torch.as_tensor(strength, dtype=torch.float64, device=g.device).expand(len(g))[:, None]
+    gram = gram + RIDGE * torch.eye(G.shape[1], dtype=torch.float64, device=g.device)
+    # v = γ + z: a linear complementarity problem for z ≥ 0.
+    z = complementary(gram, along + (gram * least[:, :, None]).sum(2))
+    harmed = (along < 0).any(1, keepdim=True)
+    return torch.where(harmed, least + z, 0).to(g.dtype)
+
+
+def complementary(M: Tensor, q: Tensor) -> Tensor:
+    """z ≥ 0 with M z + q ≥ 0 and zᵀ(M z + q) = 0, for positive definite M: (K, n, n), (K, n) → (K, n).
+
+    Murty's least-index principal pivoting: while an entry of q is negative, exchange the first such variable with its
+    slack. It ends for every such M, after 2ⁿ pivots at most and seldom more than 2n. For a CUDA graph every member
+    makes the same number of them; one that is at its end changes nothing any more.
+    """
+    n = q.shape[1]
+    tableau = torch.cat([M, q[..., None]], 2)
+    basic = torch.zeros_like(q, dtype=torch.bool)
+    first = torch.arange(n, 0, -1, device=q.device)
+    for _ in range(min(2**n, 8 * n)):
+        negative = tableau[..., -1] < 0
+        # One for the first negative entry, zero elsewhere; zero everywhere when there is none.
+        rank = first * negative
+        chosen = negative & (rank == rank.amax(1, keepdim=True))
+        e = chosen.to(q.dtype)
+        row = (e[..., None] * tableau).sum(1)  # (K, n + 1)
+        column = (tableau[..., :-1] * e[:, None]).sum(2) + e
+        pivot = torch.where(chosen.any(1), (row[:, :-1] * e).sum(1), 1)
+        row = torch.cat([row[:, :-1] - e, row[:, -1:]], 1) / pivot[:, None]
+        tableau = tableau - column[..., None] * row[:, None]
+        basic = basic ^ chosen
+    return torch.where(basic, tableau[..., -1], 0).clamp_min(0)
+
+
+def _products(g: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
+    """G g (K, tasks) and G Gᵀ (K, tasks, tasks); never in TF32."""
+    along = (G * g[:, None]).sum(2)
+    gram = torch.stack([(G * G[:, task, None]).sum(2) for task in range(G.shape[1])], 2)
+    return along.double(), gram.double()
+
+
+def _flat(gradient: list[Tensor]) -> Tensor:
+    return torch.cat([part.flatten(1) for part in gradient], 1)
+
+
+def _across(weight: Tensor, like: Tensor) -> Tensor:
+    return weight.view(-1, *[1] * (like.ndim - 1))

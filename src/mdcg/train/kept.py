@@ -1,0 +1,47 @@
+"""Logits kept with the memory: what the model answered to an image when it came in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mdcg.memory import Memory
+
+
+@dataclass(frozen=True)
+class KeptLogits:
+    """A member with fewer images than the others repeats some, so that all have the same number of places."""
+
+    index: Tensor  # (K, places) images, on the host
+    logits: Tensor  # (K, places, outputs)
+    place: Tensor  # (K, all images) where each image in memory has its logits; the others' entries mean nothing
+
+    @classmethod
+    def of(cls, index: Tensor, logits: Tensor, images: int) -> KeptLogits:
+        place = np.zeros((len(index), images), np.int64)
+        for own, held in zip(place, index.numpy(), strict=True):
+            own[held[::-1]] = np.arange(len(held))[::-1]  # of several places the first, whatever the company
+        return cls(index, logits, torch.from_numpy(place).to(logits.device))
+
+    def at(self, index: Tensor) -> Tensor:
+        """The logits kept of images (K, n) that are in memory: (K, n, outputs)."""
+        place = self.place.gather(1, index)
+        return self.logits.gather(1, place[..., None].expand(*place.shape, self.logits.shape[-1]))
+
+
+def keep(
+    before: KeptLogits | None, memories: Sequence[Memory], images: int, answer: Callable[[Tensor], Tensor]
+) -> KeptLogits:
+    """What was kept before of the images still in memory, and the model's answers to those that are new there."""
+    places = max(len(memory) for memory in memories)
+    index = torch.from_numpy(np.stack([np.resize(memory.indices(), places) for memory in memories]))
+    logits = answer(index)
+    if before is not None:
+        known = [np.isin(new, old) for new, old in zip(index, before.index, strict=True)]
+        was_known = torch.from_numpy(np.stack(known)).to(logits.device)
+        logits = torch.where(was_known[..., None], before.at(index.to(logits.device)), logits)
+    return KeptLogits.of(index, logits, images)
