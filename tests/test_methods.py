@@ -37,6 +37,7 @@ def a_step(members: int, batch: int, old: int, new: int) -> Step:
         teacher_logits=logits(),
         teacher_current_logits=logits(),
         past=(1, old - 1) if old > 1 else (),
+        kept_logits=logits(),
     )
 
 
@@ -192,7 +193,24 @@ def test_ss_il(shape: tuple[int, int, int, int]) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", ["naive", "cumulative"])
+def test_der(shape: tuple[int, int, int, int]) -> None:
+    members, batch, old, new = shape
+    step = a_step(*shape)
+    weights = [(0.1 + 0.3 * k, 0.8 - 0.2 * k) for k in range(members)]
+    expected = []
+    for k, (alpha, beta) in enumerate(weights):
+        rows = zip(step.memory[0][k].tolist(), step.kept[k].tolist(), strict=True)
+        distance = sum((a - b) ** 2 for row, kept in rows for a, b in zip(row, kept, strict=True))
+        replayed = plain_cross_entropy(step.memory[0][k].tolist(), step.memory[1][k].tolist())
+        current = plain_cross_entropy(step.logits[k].tolist(), step.labels[k].tolist())
+        expected.append(current + alpha * distance / (batch * (old + new)) + beta * replayed)
+    settings = [METHODS["der"](**{"alpha": alpha, "beta": beta}) for alpha, beta in weights]
+    method = stack(settings, torch.device("cpu"), torch.float64)
+    torch.testing.assert_close(method.loss(step), torch.tensor(expected, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", ["naive", "cumulative", "gdumb", "gem"])
 def test_bounds_use_all_classes(name: str, shape: tuple[int, int, int, int]) -> None:
     step = a_step(*shape)
     expected = [plain_cross_entropy(step.logits[k].tolist(), step.labels[k].tolist()) for k in range(shape[0])]
@@ -232,6 +250,15 @@ def test_the_papers_weights() -> None:
     assert [lode("c10-5", memory) for memory in (200, 2000)] == [{"rho": 0.2}, {"rho": 0.5}]
     assert [lode("tym-10", memory) for memory in (2000, 5000)] == [{"rho": 0.1}, {"rho": 0.5}]
     assert [ld("c100-10", memory) for memory in (500, 1000)] == [{"alpha": 1.0}, {"alpha": 0.75}]
+    der = METHODS["der"].tuned
+    assert [der("c10-5", memory) for memory in (500, 1000)] == [
+        {"alpha": 0.5, "beta": 0.8},
+        {"alpha": 0.5, "beta": 0.1},
+    ]
+    assert [der("tym-20", memory) for memory in (2000, 5000)] == [
+        {"alpha": 0.1, "beta": 0.5},
+        {"alpha": 0.1, "beta": 0.1},
+    ]
     assert ld("tym-10", 2000) == lode("c10-5", 300) == METHODS["replay"].tuned("c10-5", 500) == {}
 
 

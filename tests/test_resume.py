@@ -65,9 +65,9 @@ KILLER = textwrap.dedent(
 )
 
 
-def start(out: Path, *kill: object) -> subprocess.CompletedProcess[str]:
+def start(out: Path, *kill: object, words: list[str] = COMMAND) -> subprocess.CompletedProcess[str]:
     program = ["-c", KILLER, *map(str, kill)] if kill else ["-m", "mdcg"]
-    command = [sys.executable, *program, *COMMAND, "--out", str(out)]
+    command = [sys.executable, *program, *words, "--out", str(out)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
 
@@ -113,6 +113,22 @@ def test_killed_again_and_again(tmp_path: Path, undisturbed: dict[str, tuple[obj
     assert outcome(tmp_path) == undisturbed
     assert not list(tmp_path.rglob("*.partial"))
     assert not list((tmp_path / ".groups").iterdir())
+
+
+@pytest.mark.parametrize("method", ["der", "gem", "gdumb", "ss-il"])
+def test_what_a_method_keeps_outlives_a_kill(method: str, tmp_path: Path) -> None:
+    """Kept logits, shares of the memory, a memory that is filled first, and a teacher, in tasks 2 and 3."""
+    words = ["run", "--scenario", "digits-3", "--method", method, "--memory", "150", "--seeds", "0-1", "--epochs", "2"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert start(whole, words=words).returncode == 0
+    kills = [("step", 14), ("half", 3), ("step", 4)] if method == "gdumb" else [("step", 46), ("half", 3), ("step", 20)]
+    for kill in kills:
+        assert start(broken, *kill, words=words).returncode == -signal.SIGKILL, kill
+    (newest,) = sorted(broken.glob(".groups/*/*.safetensors"))[-1:]
+    assert int(newest.name.split("-")[0]) == 2, newest  # the last kill was in task 3
+    assert start(broken, words=words).returncode == 0
+    assert outcome(broken) == outcome(whole)
+    assert len(outcome(whole)) == 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

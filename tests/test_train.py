@@ -163,14 +163,16 @@ def test_a_run_equals_a_plain_loop() -> None:
         torch.testing.assert_close(value, model.state_dict()[name], rtol=1e-9, atol=1e-11)
 
 
-def test_the_path_of_graphs_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", ["md-cg", "der", "gem", "gdumb"])
+def test_the_path_of_graphs_gives_the_same_bits(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several steps per replay, counted on the device, with draws in fixed buffers and members that rest.
 
     Where there is no GPU, work is not captured but done: everything else is as with graphs.
     """
     if not torch.cuda.is_available():
         monkeypatch.setattr("mdcg.train.graph.capture", lambda work, pool: work)
-    group = toy_group(toy_dataset([70, 95, 60, 90, 80, 75]), "md-cg", [(0, 30, {"lam": 0.5}), (1, 60, {"lam": 1.0})])
+    sizes = (60, 60) if method == "gem" else (70, 120)
+    group = toy_group(toy_dataset([70, 95, 60, 90, 80, 75]), method, [(0, sizes[0], {}), (1, sizes[1], {})])
     machine = Compute(torch.device("cuda" if torch.cuda.is_available() else "cpu"), "fp64")
     plain, graphed = Trainer(group, machine), Trainer(group, machine)
     plain.graphs, graphed.graphs = False, True

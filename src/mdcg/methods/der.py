@@ -45,9 +45,7 @@ class DarkExperienceReplay(Method):
     forks: ClassVar[bool] = True
     chosen: ClassVar[Mapping[str, Choices]] = {"alpha": ALPHA, "beta": BETA}
 
-    alpha: float = Field(
-        0.1, ge=0, description="weight of the distance to the kept logits (α), 0.1 to 1 in the paper"
-    )
+    alpha: float = Field(0.1, ge=0, description="weight of the distance to the kept logits (α), 0.1 to 1 in the paper")
     beta: float = Field(0.5, ge=0, description="weight of the memory's cross-entropy (β), 0.1 to 1 in the paper")
 
     def loss(self, step: Step) -> Tensor:

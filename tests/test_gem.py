@@ -1,0 +1,114 @@
+"""GEM's projection against solvers that know nothing of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.linalg import solve_triangular
+from scipy.optimize import minimize, nnls
+from torch import Tensor
+
+from mdcg.methods.gem import RIDGE, Gem, complementary, past_weights
+
+
+def a_problem(members: int, tasks: int, parameters: int, seed: int, alike: float) -> tuple[Tensor, Tensor]:
+    """Gradients g (K, P) and G (K, tasks, P); the more `alike`, the nearer to parallel those of past tasks are."""
+    generator = torch.Generator().manual_seed(seed)
+    own = torch.randn(members, tasks, parameters, generator=generator, dtype=torch.float64)
+    common = torch.randn(members, 1, parameters, generator=generator, dtype=torch.float64)
+    past = (1 - alike) * own + alike * common
+    return torch.randn(members, parameters, generator=generator, dtype=torch.float64) - alike * common[:, 0], past
+
+
+def solved(g: Tensor, G: Tensor, strength: float) -> list[float]:
+    """v by scipy: with Q = L Lᵀ, ½ zᵀQz + qᵀz is ½ ‖Lᵀz + L⁻¹q‖² but for a constant."""
+    along, Q = (G @ g).numpy(), (G @ G.T).numpy() + RIDGE * np.eye(len(G))
+    if (along >= 0).all():
+        return [0.0] * len(G)
+    L = np.linalg.cholesky(Q)
+    q = along + Q @ np.full(len(G), strength)
+    z, _ = nnls(L.T, -solve_triangular(L, q, lower=True))
+    return [strength + float(own) for own in z]
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 3), st.integers(1, 9), st.integers(10, 40), st.integers(0, 10**6), st.sampled_from([0.0, 0.5, 0.9])
+)
+def test_projection_is_that_of_an_independent_solver(
+    members: int, tasks: int, parameters: int, seed: int, alike: float
+) -> None:
+    g, G = a_problem(members, tasks, parameters, seed, alike)
+    strengths = [0.5 * k for k in range(members)]
+    found = past_weights(g, G, torch.tensor(strengths, dtype=torch.float64))
+    for k, strength in enumerate(strengths):
+        np.testing.assert_allclose(found[k].numpy(), solved(g[k], G[k], strength), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("tasks", [19, 49])
+def test_many_tasks(tasks: int) -> None:
+    g, G = a_problem(2, tasks, 200, tasks, 0.6)
+    found = past_weights(g, G, 0.5)
+    for k in range(2):
+        np.testing.assert_allclose(found[k].numpy(), solved(g[k], G[k], 0.5), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_nearer_gradient_harms_nobody(seed: int) -> None:
+    """γ = 0, in the primal: of all g̃ with G g̃ ≥ 0 the nearest to g, but for the ridge."""
+    g, G = (20 * part for part in a_problem(1, 3, 8, seed, 0.7))
+    (projected,) = Gem(strength=0.0).combine([g], [[past] for past in G.unbind(1)])
+    nearest = minimize(
+        lambda x: ((x - g[0].numpy()) ** 2).sum(),
+        g[0].numpy(),
+        constraints={"type": "ineq", "fun": lambda x: G[0].numpy() @ x},
+        tol=1e-12,
+    ).x
+    assert (G[0] @ g[0]).min() < 0  # it does contradict a past task
+    assert (G[0] @ projected[0]).min() > -1e-3 * G[0].norm() * g[0].norm()
+    np.testing.assert_allclose(projected[0].numpy(), nearest, rtol=1e-3, atol=1e-3)
+
+
+def test_a_harmless_gradient_is_followed_as_it_is() -> None:
+    g, G = a_problem(2, 4, 30, 0, 0.0)
+    G = G * torch.sign((G * g[:, None]).sum(2, keepdim=True))
+    assert torch.equal(Gem().combine([g], [[past] for past in G.unbind(1)])[0], g)
+    harmed = G.clone()
+    harmed[1, 2] *= -1  # only the second member is turned
+    turned = Gem().combine([g], [[past] for past in harmed.unbind(1)])[0]
+    assert torch.equal(turned[0], g[0])
+    assert not torch.equal(turned[1], g[1])
+
+
+def test_parameters_of_any_shape() -> None:
+    """A gradient in several tensors is one vector."""
+    g, G = a_problem(2, 3, 24, 3, 0.5)
+    (whole,) = Gem().combine([g], [[past] for past in G.unbind(1)])
+    cut = [[past[:, :6].view(2, 2, 3), past[:, 6:].view(2, 18)] for past in G.unbind(1)]
+    parts = Gem().combine([g[:, :6].view(2, 2, 3), g[:, 6:]], cut)
+    assert [part.shape for part in parts] == [(2, 2, 3), (2, 18)]
+    torch.testing.assert_close(torch.cat([part.flatten(1) for part in parts], 1), whole)
+
+
+def test_gradients_that_vanish() -> None:
+    """All images of the memory are known to perfection: nothing to protect, nothing breaks."""
+    g, G = a_problem(1, 3, 10, 1, 0.0)
+    (found,) = Gem().combine([g], [[0 * past] for past in G.unbind(1)])
+    assert torch.equal(found, g)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 12), st.integers(0, 10**6))
+def test_complementary(n: int, seed: int) -> None:
+    """z ≥ 0, M z + q ≥ 0, and one of the two is zero in every place."""
+    rng = np.random.default_rng(seed)
+    A = torch.from_numpy(rng.normal(size=(4, n, n)))
+    M, q = A @ A.mT + 0.01 * torch.eye(n, dtype=torch.float64), torch.from_numpy(rng.normal(size=(4, n)))
+    z = complementary(M, q)
+    w = (M @ z[..., None])[..., 0] + q
+    assert z.min() >= 0
+    assert w.min() > -1e-7
+    assert (z * w).abs().max() < 1e-6

@@ -1,0 +1,160 @@
+"""Whole runs of the methods that keep something of their own, against the same written once more as a plain loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from scipy.optimize import nnls
+from torch import Tensor
+from torch.nn import functional as F
+
+from mdcg.draws import Purpose, stream
+from mdcg.memory import Memory
+from mdcg.methods.gem import RIDGE
+from mdcg.models import Model
+from mdcg.train import state as states
+from mdcg.train.epoch import draw_epoch
+from mdcg.train.group import Group
+from mdcg.train.loop import Trainer
+from mdcg.train.precision import compute
+from mdcg.train.state import State
+from tests.conftest import toy_dataset, toy_group
+
+CPU64 = compute("cpu", "fp64")
+COUNTS = [20, 26, 31, 24, 22, 28]
+SEED = 3
+
+
+class PlainLoop:
+    """One member of a group, trained by hand; `learn` sets the gradients of one step."""
+
+    def __init__(self, group: Group) -> None:
+        self.group, self.trainer = group, Trainer(group, CPU64)
+        self.model: Model = states.fresh(group, CPU64).model
+        self.memory = Memory(group.members[0].memory)
+        self.velocity: dict[str, Tensor] = {}
+
+    def task(self, task: int, learn: Callable[[Tensor, Tensor, Tensor], None]) -> None:
+        self.model.train()
+        for epoch in range(self.group.training.epochs):
+            draws = draw_epoch(self.group, [self.memory], task, epoch)
+            for step in range(int(draws.steps[0])):
+                batch = self.trainer.batch(draws, step)
+                self.model.zero_grad()
+                learn(batch.images, batch.labels[0], batch.index[0])
+                with torch.no_grad():
+                    for name, parameter in self.model.named_parameters():
+                        assert parameter.grad is not None
+                        velocity = torch.zeros_like(parameter)
+                        if name in self.velocity:  # it may be smaller than the parameter that has grown
+                            old = self.velocity[name]
+                            velocity[tuple(slice(n) for n in old.shape)] = old
+                        self.velocity[name] = 0.8 * velocity + parameter.grad
+                        parameter.sub_(0.05 * self.velocity[name])
+
+    def remember(self, task: int, share: int | None = None) -> None:
+        view = self.group.views[0]
+        self.memory.add(view.by_class(view.scenario.positions(task)), stream(SEED, Purpose.KEEP, task), share)
+
+    def equals(self, ours: State) -> None:
+        for name, value in ours.model.state_dict().items():
+            torch.testing.assert_close(value, self.model.state_dict()[name], rtol=1e-8, atol=1e-10)
+        assert (ours.memories[0].indices() == self.memory.indices()).all()
+
+
+def trained(group: Group) -> State:
+    return Trainer(group, CPU64).train(states.fresh(group, CPU64))
+
+
+def test_der() -> None:
+    """The logits of an image are those at the end of its own task, through two shrinkings of the memory."""
+    group = toy_group(toy_dataset(COUNTS), "der", [(SEED, 14, {"alpha": 0.3, "beta": 0.6})])
+    plain = PlainLoop(group)
+    kept: dict[int, Tensor] = {}
+
+    def learn(x: Tensor, labels: Tensor, index: Tensor) -> None:
+        logits = plain.model(x)[0]
+        assert logits.shape[1] == 6  # all classes from the start
+        loss = F.cross_entropy(logits[:16], labels[:16])
+        if len(labels) > 16:
+            wanted = torch.stack([kept[int(image)] for image in index[16:]])
+            loss = loss + 0.3 * F.mse_loss(logits[16:], wanted) + 0.6 * F.cross_entropy(logits[16:], labels[16:])
+        loss.backward()
+
+    for task in range(3):
+        plain.model.grow(2)
+        plain.task(task, learn)
+        plain.remember(task)
+        plain.model.eval()
+        with torch.no_grad():
+            for image in plain.memory.indices():
+                if int(image) not in kept:
+                    pixels = plain.trainer.pixels.normalise(group.dataset.train.images[int(image)][None, None])
+                    kept[int(image)] = plain.model(pixels)[0, 0]
+        kept = {image: kept[image] for image in plain.memory.indices().tolist()}
+    ours = trained(group)
+    plain.equals(ours)
+    assert ours.kept is not None
+    assert ours.kept.index.shape == (1, 14)
+    assert ours.kept.logits.shape == (1, 14, 6)
+
+
+def test_gdumb() -> None:
+    """Every task a new model from the same seed, trained on nothing but the memory, the newest classes among it."""
+    group = toy_group(toy_dataset(COUNTS), "gdumb", [(SEED, 40, {})])
+    plain = PlainLoop(group)
+    seen: set[int] = set()
+
+    def learn(x: Tensor, labels: Tensor, index: Tensor) -> None:
+        seen.update(index.tolist())
+        F.cross_entropy(plain.model(x)[0], labels).backward()
+
+    for task in range(3):
+        plain.model, plain.velocity = states.fresh(group, CPU64).model, {}
+        for _ in range(task + 1):
+            plain.model.grow(2)
+        plain.remember(task)
+        seen.clear()
+        plain.task(task, learn)
+        assert seen == set(plain.memory.indices().tolist())
+    assert len(plain.memory) == 40
+    plain.equals(trained(group))
+
+
+def test_gem() -> None:
+    """Past tasks' gradients from forward passes of their own; the programme solved by scipy."""
+    group = toy_group(toy_dataset(COUNTS), "gem", [(SEED, 14, {"strength": 0.3})])
+    plain = PlainLoop(group)
+    shares, turned = [5, 5, 4], 0
+
+    def learn(x: Tensor, labels: Tensor, index: Tensor) -> None:
+        nonlocal turned
+        parameters = list(plain.model.parameters())
+        ends = np.cumsum([16, *shares])
+        rows, past = [], (len(labels) - 16 + 4) // 5
+        for task in range(past):
+            part = slice(ends[task], ends[task + 1])
+            assert set(index[part].tolist()) == {int(i) for c in (2 * task, 2 * task + 1) for i in plain.memory.kept[c]}
+            loss = F.cross_entropy(plain.model(x[:, part])[0], labels[part])
+            rows.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)]))
+        F.cross_entropy(plain.model(x[:, :16])[0], labels[:16]).backward()
+        g = torch.cat([parameter.grad.flatten() for parameter in parameters if parameter.grad is not None])
+        if past and min(float(row @ g) for row in rows) < 0:
+            turned += 1
+            G = torch.stack(rows)
+            Q = (G @ G.T).numpy() + RIDGE * np.eye(past)
+            L = np.linalg.cholesky(Q)
+            q = (G @ g).numpy() + Q @ np.full(past, 0.3)
+            v = 0.3 + nnls(L.T, -np.linalg.solve(L, q))[0]
+            g = g + torch.from_numpy(v) @ G
+            for parameter, own in zip(parameters, g.split([p.numel() for p in parameters]), strict=True):
+                parameter.grad = own.view_as(parameter)
+
+    for task in range(3):
+        plain.model.grow(2)
+        plain.task(task, learn)
+        plain.remember(task, shares[task])
+    assert turned > 3
+    plain.equals(trained(group))
