@@ -77,7 +77,8 @@ def test_a_first_task_trained_once_for_all_of_a_seed(method: str) -> None:
         assert (ours.indices() == theirs.indices()).all()
 
 
-def test_as_many_members_as_fit() -> None:
+@pytest.mark.parametrize("method", METHODS.names())
+def test_as_many_members_as_fit(method: str) -> None:
     """One member is tried; what it took divides what is free."""
 
     class Fake(Meter):
@@ -96,7 +97,7 @@ def test_as_many_members_as_fit() -> None:
         def peak(self) -> int:
             return 1_700
 
-    group = toy_group(toy_dataset(COUNTS), "md-cg", three_members("md-cg"))
+    group = toy_group(toy_dataset(COUNTS), method, three_members(method))
     machine = compute("cpu", "fp32")
     assert members_that_fit(group, machine, Fake(7_000)) == 7  # 0.7 · 7,000 / 700
     assert members_that_fit(group, machine, Fake(100)) == 1

@@ -43,11 +43,11 @@ def members_that_fit(group: Group, compute: Compute, meter: Meter | None = None)
     meter.restart()
     state = states.fresh(alone, compute)
     with compute.settings():
-        states.begin_task(state, alone)
+        trainer.begin_task(state)
         if group.training.tasks > 1:
             states.end_task(state, alone)
             state.task = 1
-            states.begin_task(state, alone)
+            trainer.begin_task(state)
         draws = draw_epoch(alone, state.memories, state.task, 0).to(compute.device)
         trainer.prepare(state, draws)
         trainer.train_step(state, draws, 0)

@@ -92,8 +92,7 @@ class Trainer:
         with self.compute.settings():
             while state.task < tasks and len(state.failures(self.group)) < len(self.group.members):
                 if not state.task_begun:
-                    self._keep_logits(state)
-                    states.begin_task(state, self.group)
+                    self.begin_task(state)
                     self._graph, self._plain_steps = None, 0
                 state.model.train()
                 self._train_epoch(state)
@@ -207,11 +206,12 @@ class Trainer:
         )
         return self.method.loss(step), current.detach()
 
-    def _keep_logits(self, state: State) -> None:
-        """Between two tasks: of the images that came into memory."""
+    def begin_task(self, state: State) -> None:
+        """With the logits of the images that came into memory after the last one."""
         if self.method.keeps_logits and state.task > 0:
             asked = partial(answers, state.model, self.images, pixels=self.pixels, compute=self.compute)
             state.kept = keep(state.kept, state.memories, len(self.images), asked)
+        states.begin_task(state, self.group)
 
     def _finish_epoch(self, state: State) -> None:
         """Close the epoch's books; after a task's last epoch, evaluate and fill the memory."""
