@@ -171,11 +171,14 @@ def test_the_preset_turns_all_of_them_on() -> None:
     ace = published("er-ace").hyperparameters
     assert ace == {"memory_batch": 10, "current_in_memory": True}
     assert published("replay").hyperparameters == {}
+    # Table 3's variants: the published code's S-CG, and ER-ACE with its gates.
+    assert published("md-cg", head="single-gate").head == "scalar-gates"
+    assert published("er-ace", head="cascaded-gates").head == "cascaded-gates-with-own"
 
 
 def test_what_is_asked_for_by_name_still_counts() -> None:
-    spec = published("md-cg", head="single-gate", set={"divergence": "student-teacher"}, backbone="resnet20")
-    assert (spec.head, spec.backbone) == ("single-gate", "resnet20")
+    spec = published("md-cg", head="incremental", set={"divergence": "student-teacher"}, backbone="resnet20")
+    assert (spec.head, spec.backbone) == ("incremental", "resnet20")
     assert spec.hyperparameters["divergence"] == "student-teacher"
     assert spec.hyperparameters["memory_batch"] == "each-class"
 

@@ -1,7 +1,8 @@
 """The preset `published`: what the paper's published code does where it departs from the paper.
 
-Each departure is an option of its own: a method's fields (`Method.published`), and here a head, a backbone and how
-images are prepared. The preset turns all of them on; whatever is asked for by name still counts.
+Each departure is an option of its own: a method's fields (`Method.published`), and here heads, a backbone and how
+images are prepared. The preset turns all of them on; settings, backbone and augmentation that are asked for still count,
+while a head of the paper means that of the published code.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from mdcg.data import Dataset
 from mdcg.data.load import CIFAR_MEAN, CIFAR_STD
 
 Preset = Literal["paper", "published"]
-HEADS = {"cascaded-gates": "cascaded-gates-with-own"}  # in place of the method's own
+HEADS = {"cascaded-gates": "cascaded-gates-with-own", "single-gate": "scalar-gates"}
 BACKBONES = {"resnet18": "resnet18-1000"}  # in place of the protocol's
 OTHER_PIXELS = "tinyimagenet"  # prepared as CIFAR's images, without a crop
 

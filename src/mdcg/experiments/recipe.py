@@ -231,8 +231,8 @@ class Recipe(BaseModel):
         )
 
     def _head(self, name: str) -> str:
-        own = METHODS[name].head
-        return self.head or (presets.HEADS.get(own, own) if self.preset == "published" else own)
+        head = self.head or METHODS[name].head
+        return presets.HEADS.get(head, head) if self.preset == "published" else head
 
     def _settings_of(self, name: str) -> list[str]:
         return [*METHODS[name].model_fields, *HEADS[self._head(name)].settings]

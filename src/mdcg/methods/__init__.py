@@ -15,6 +15,6 @@ from mdcg.methods import (  # noqa: F401 (each registers its method)
     rpc,
     ss_il,
 )
-from mdcg.methods.base import METHODS, Method, Step, stack
+from mdcg.methods.base import METHODS, Method, Step, cross_entropy, kl_divergence, stack
 
-__all__ = ["METHODS", "Method", "Step", "stack"]
+__all__ = ["METHODS", "Method", "Step", "cross_entropy", "kl_divergence", "stack"]
