@@ -1,8 +1,8 @@
 """The preset `published`: what the paper's published code does where it departs from the paper.
 
 Each departure is an option of its own: a method's fields (`Method.published`), and here heads, a backbone and how
-images are prepared. The preset turns all of them on; settings, backbone and augmentation that are asked for still count,
-while a head of the paper means that of the published code.
+images are prepared. The preset turns all of them on. Settings, a backbone and augmentation that are asked for still
+count, while a head of the paper means that of the published code.
 """
 
 from __future__ import annotations
