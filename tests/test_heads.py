@@ -18,6 +18,7 @@ SHAPES = [([2, 2, 2, 2, 2], 64, 2), ([3, 2, 2], 5, 1), ([2, 3, 4, 2], 7, 3)]  # 
 def grown(kind: type[Head], sizes: list[int], features: int, members: int, **settings: float) -> Head:
     options = {name: [value] * members for name, value in settings.items()}
     head = kind(members, features, **options).double()
+    head.total = 10
     for task, size in enumerate(sizes):
         seeds = range(members)
         head.grow(
@@ -173,6 +174,16 @@ def test_growing_keeps_weights_and_velocities(name: str) -> None:
         if key.startswith("classifier"):
             assert fresh.any() == kind.grows
     assert head.classes == 7
+
+
+def test_a_fixed_head_has_all_classes_from_the_start() -> None:
+    head = grown(HEADS["fixed"], [2, 3], 5, 2)
+    assert head(torch.zeros(2, 4, 5, dtype=torch.float64)).shape == (2, 4, 10)
+    assert head.classes == 5
+    rngs = [np.random.default_rng(0)] * 2
+    head.grow(5, rngs, rngs)
+    with pytest.raises(MdcgError, match="made for 10 classes, too few for 12"):
+        head.grow(2, rngs, rngs)
 
 
 def test_new_columns_are_initialised_like_a_linear_layer() -> None:

@@ -109,7 +109,7 @@ def test_depth_and_member_axis(name: str) -> None:
     assert backbone(torch.zeros(3, 2, 3, 32, 32)).shape == (3, 2, backbone.features)
     if name.startswith("resnet"):
         convolutions = [key for key in backbone.state_dict() if "conv" in key]
-        assert len(convolutions) + 1 == int(name.removeprefix("resnet"))  # and the classifier
+        assert len(convolutions) + 1 == int(name.removeprefix("resnet").split("-")[0])  # and the classifier
 
 
 def test_initial_weights_depend_on_the_seed_alone() -> None:
