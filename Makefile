@@ -10,8 +10,9 @@ demo: $(READY)
 	$(BIN)/mdcg compare --scenario digits-5 --methods naive,replay,md-cg --memory 100 --seeds 0-4 \
 		--out demo-runs --report report.html
 
+# One thread in each process: several threads would spin while they wait for a core.
 test: lint
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --maxprocesses 4
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
