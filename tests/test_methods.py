@@ -250,15 +250,16 @@ def test_the_papers_weights() -> None:
     assert [lode("c10-5", memory) for memory in (200, 2000)] == [{"rho": 0.2}, {"rho": 0.5}]
     assert [lode("tym-10", memory) for memory in (2000, 5000)] == [{"rho": 0.1}, {"rho": 0.5}]
     assert [ld("c100-10", memory) for memory in (500, 1000)] == [{"alpha": 1.0}, {"alpha": 0.75}]
-    der = METHODS["der"].tuned
-    assert [der("c10-5", memory) for memory in (500, 1000)] == [
-        {"alpha": 0.5, "beta": 0.8},
-        {"alpha": 0.5, "beta": 0.1},
-    ]
-    assert [der("tym-20", memory) for memory in (2000, 5000)] == [
-        {"alpha": 0.1, "beta": 0.5},
-        {"alpha": 0.1, "beta": 0.1},
-    ]
+    der = {
+        "c10-5": {200: (0.1, 0.5), 500: (0.5, 0.8), 1000: (0.5, 0.1), 2000: (0.2, 0.8)},
+        "c100-10": {200: (0.1, 0.8), 500: (0.1, 1.0), 1000: (0.1, 0.8), 2000: (0.1, 0.8)},
+        "tym-10": {2000: (0.1, 0.2), 5000: (0.1, 0.2)},
+        "tym-20": {2000: (0.1, 0.5), 5000: (0.1, 0.1)},
+        "tym-50": {2000: (0.1, 0.2), 5000: (0.1, 0.1)},
+    }
+    for scenario, memories in der.items():
+        for memory, (alpha, beta) in memories.items():
+            assert METHODS["der"].tuned(scenario, memory) == {"alpha": alpha, "beta": beta}
     assert ld("tym-10", 2000) == lode("c10-5", 300) == METHODS["replay"].tuned("c10-5", 500) == {}
 
 

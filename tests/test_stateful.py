@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from scipy.optimize import nnls
 from torch import Tensor
 from torch.nn import functional as F
 
+import mdcg
 from mdcg.draws import Purpose, stream
 from mdcg.memory import Memory
 from mdcg.methods.gem import RIDGE
@@ -19,6 +24,7 @@ from mdcg.train.epoch import draw_epoch
 from mdcg.train.group import Group
 from mdcg.train.loop import Trainer
 from mdcg.train.precision import compute
+from mdcg.train.signals import Stopped, StopSignals
 from mdcg.train.state import State
 from tests.conftest import toy_dataset, toy_group
 
@@ -158,3 +164,36 @@ def test_gem() -> None:
         plain.remember(task, shares[task])
     assert turned > 3
     plain.equals(trained(group))
+
+
+def test_runs_that_share_a_group_part_with_what_they_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DER stopped in task 3 and gone on with one run at a time: each takes its own logits along."""
+    words: dict[str, Any] = {"scenario": "digits-3", "method": "der", "memory": [20, 60], "epochs": 1, "quiet": True}
+    whole = mdcg.compare(**words, out=tmp_path / "whole")
+    steps = itertools.count()
+    with monkeypatch.context() as patch:
+        patch.setattr(StopSignals, "requested", lambda self: next(steps) > 40)
+        with pytest.raises(Stopped, match="task 3"):
+            mdcg.compare(**words, out=tmp_path / "parted")
+    parted = mdcg.compare(**words, out=tmp_path / "parted", members=1)
+    for label, result in whole.items():
+        assert parted[label].records[0].history == result.records[0].history
+        assert (parted[label].R[0] == result.R[0])[np.tril_indices(3)].all()
+
+
+def test_a_fixed_head_is_saved_whole(tmp_path: Path) -> None:
+    result = mdcg.run(scenario="digits-2", method="der", memory=40, epochs=2, out=tmp_path / "runs")
+    images, labels = result.dataset.test.images, result.dataset.test.labels
+    assert round(100 * result.learner.score(images, labels)) == round(float(result.ACC[0]))
+    result.learner.save(tmp_path / "model.safetensors")
+    again = mdcg.Learner.load(tmp_path / "model.safetensors")
+    assert (again.predict(images) == result.learner.predict(images)).all()
+
+
+def test_gem_trains_memories_of_different_sizes_apart(tmp_path: Path) -> None:
+    """Its steps bring the whole memory, so that members must have as much of it."""
+    words: dict[str, Any] = {"scenario": "digits-2", "method": "gem", "epochs": 1, "quiet": True}
+    both = mdcg.compare(**words, memory=[20, 50], set={"strength": [0.0, 0.5]}, out=tmp_path / "both")
+    assert {result.records[0].members for result in both.values()} == {2}
+    alone = mdcg.run(**words, memory=50, set={"strength": 0.5}, out=tmp_path / "alone")
+    assert both["memory 50, strength 0.5"].records[0].history == alone.records[0].history

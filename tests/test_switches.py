@@ -22,6 +22,7 @@ from mdcg.models.heads import CascadedGatesWithOwn
 from mdcg.models.resnet import Projected
 from mdcg.train import state as states
 from mdcg.train.epoch import draw_epoch
+from mdcg.train.fork import founders
 from mdcg.train.loop import Trainer
 from mdcg.train.precision import compute
 from tests.conftest import Cli, toy_dataset, toy_group
@@ -123,6 +124,7 @@ def test_a_memory_that_takes_the_current_task_first() -> None:
     assert list(state.memories[0].kept) == [0, 1]
     draws = draw_epoch(group, state.memories, 0, 0)
     assert draws.index.shape[2] == 16 + 10
+    assert founders(group)[0] is group  # its memory matters in task 1: nothing is trained once for all
     trained = Trainer(group, machine).train(states.fresh(group, machine))
     assert sorted(trained.memories[0].kept) == list(range(6))
     step = a_step(2, 4, 0, 3)
