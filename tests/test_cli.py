@@ -198,6 +198,7 @@ BAD = [
     ("run --scenario digits-5 --method gem --memory 4", "cannot hold one image of each of the 10 classes"),
     ("run --scenario digits-5 --method gdumb", "gdumb needs a memory"),
     ("run --scenario digits-5 --method er-ace --memory 100 --set memory_batch=-1", "'memory_batch' is wrong"),
+    ("run --scenario digits-5 --method er-ace --memory 100 --set memory_batch=99999999999999999", "less than or equal"),
     ("run --scenario digits-5 --method er-ace --memory 100 --set memory_batch=1.5", "'memory_batch' is wrong"),
     ("run --scenario digits-5 --method er-ace --memory 100 --set current_in_memory=maybe", "should be a valid boolean"),
     ("run --scenario digits-5 --method ld --memory 100 --set replayed=-5", "'replayed' is wrong"),

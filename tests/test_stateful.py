@@ -190,6 +190,17 @@ def test_a_fixed_head_is_saved_whole(tmp_path: Path) -> None:
     assert (again.predict(images) == result.learner.predict(images)).all()
 
 
+def test_gem_with_more_memory_than_images() -> None:
+    """A step brings every image once; a task of smaller classes repeats some, whoever else trains."""
+    group = toy_group(toy_dataset(COUNTS), "gem", [(SEED, 10**12, {}), (1, 10**12, {})])
+    assert [draw.size for draw in group.memory_draws(2)] == [31 + 28, 31 + 28]
+    state = Trainer(group, CPU64).train(states.fresh(group, CPU64), tasks=2)
+    draws = draw_epoch(group, state.memories, 2, 0)
+    for k, view in enumerate(group.views):
+        own = draws.index[k, 0, 16 : 16 + 59].tolist()
+        assert set(own) == set(view.train_indices(view.scenario.positions(0)).tolist())
+
+
 def test_gem_trains_memories_of_different_sizes_apart(tmp_path: Path) -> None:
     """Its steps bring the whole memory, so that members must have as much of it."""
     words: dict[str, Any] = {"scenario": "digits-2", "method": "gem", "epochs": 1, "quiet": True}

@@ -23,7 +23,9 @@ class ErAce(Method):
     uses_memory: ClassVar[bool] = True
     published: ClassVar[Mapping[str, Value]] = {"memory_batch": 10, "current_in_memory": True}
 
-    memory_batch: int = Field(0, ge=0, description="images of a step that come from memory; 0: as many as current ones")
+    memory_batch: int = Field(
+        0, ge=0, le=100_000, description="images of a step that come from memory; 0: as many as current ones"
+    )
     current_in_memory: bool = Field(
         False, description="whether a task's images go into memory before it is learned, not after"
     )

@@ -35,7 +35,7 @@ class Meter:
 
 
 def members_that_fit(group: Group, compute: Compute, meter: Meter | None = None) -> int:
-    """At least one, whatever the memory; a step with memory and teacher and a batch of evaluation are tried."""
+    """At least one, whatever the memory; a step of the last task and a batch of evaluation are tried."""
     meter = meter or Meter()
     alone = replace(group, members=group.members[:1])
     trainer = Trainer(alone, compute)
@@ -43,11 +43,12 @@ def members_that_fit(group: Group, compute: Compute, meter: Meter | None = None)
     meter.restart()
     state = states.fresh(alone, compute)
     with compute.settings():
-        trainer.begin_task(state)
-        if group.training.tasks > 1:
+        for task in range(group.training.tasks - 1):
+            state.task = task
+            states.begin_task(state, alone)
             states.end_task(state, alone)
-            state.task = 1
-            trainer.begin_task(state)
+        state.task = group.training.tasks - 1
+        trainer.begin_task(state)
         draws = draw_epoch(alone, state.memories, state.task, 0).to(compute.device)
         trainer.prepare(state, draws)
         trainer.train_step(state, draws, 0)

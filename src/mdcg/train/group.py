@@ -61,11 +61,13 @@ class Group:
         """What every step of a task takes from memory."""
         if not self.method.gradient_per_task:
             return self.method.memory_draws(self.training.batch_size, self.sizes[:task])
-        memory, scenario = self.members[0].memory, self.views[0].scenario
-        return [
-            Draw(share_of_task(memory, self.training.tasks, past), classes=scenario.positions(past))
-            for past in range(task)
-        ]
+        draws, most = [], np.sort(self.dataset.counts())[::-1]
+        for past in range(task):
+            share = share_of_task(self.members[0].memory, self.training.tasks, past)
+            # No more than any task of this size can have: which classes it has is each member's own matter.
+            size = min(share, int(most[: self.sizes[past]].sum()))
+            draws.append(Draw(size, classes=self.views[0].scenario.positions(past)))
+        return draws
 
     @cached_property
     def views(self) -> tuple[MemberData, ...]:
