@@ -92,8 +92,8 @@ def test_a_smaller_memory_within(tasks: list[list[int]], size: int, within: int,
     memory, _ = filled(tasks, size, seed)[-1]
     if not len(memory):
         return
-    drawn = memory.draw(200, Draw(3, within=within), np.random.default_rng(seed))
-    used = {int(i) for i in drawn.flatten()}
+    epochs = [memory.draw(100, Draw(3, within=within), np.random.default_rng([seed, epoch])) for epoch in range(2)]
+    used = {int(i) for drawn in epochs for i in drawn.flatten()}
     assert len(used) <= min(within, len(memory))
     for kept in memory.kept.values():
         mine = [int(i) in used for i in kept]

@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from mdcg.data import load
+from mdcg.errors import MdcgError
 from mdcg.experiments.presets import augmented
 from mdcg.experiments.recipe import make_recipe
 from mdcg.experiments.spec import RunSpec
@@ -144,7 +145,8 @@ def test_tiny_imagenet_as_cifar() -> None:
     assert (other.padding, other.flip) == (0, True)
     assert (other.mean, other.std) == ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
     assert augmented(tiny, "paper") is tiny
-    assert augmented(load("digits"), "published") is not None
+    digits = load("digits")
+    assert augmented(digits, "published") is digits
     cifar = replace(tiny, name="cifar10")
     assert augmented(cifar, "published") is cifar
 
@@ -217,5 +219,5 @@ def test_any_head_with_any_method_that_can_take_it(method: str, head: str) -> No
         state = Trainer(group, machine).train(states.fresh(group, machine))
         assert all(math.isfinite(row["loss"]) for rows in state.history for row in rows)
     else:
-        with pytest.raises(Exception, match=f"{method} needs a head that .* and '{head}' is none; leave --head out"):
+        with pytest.raises(MdcgError, match=f"{method} needs a head that .* and '{head}' is none; leave --head out"):
             make_recipe(**words).check_names()

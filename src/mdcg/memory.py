@@ -61,7 +61,8 @@ class Memory:
         if draw.classes is not None:
             held = np.concatenate([self.kept[position] for position in draw.classes])
             return np.tile(np.resize(held, draw.size), (steps, 1))
-        kept = self.kept if draw.within is None else _shared_out(self.kept, draw.within, rng)
+        # The same images in every epoch: odd places of the smaller memory are not drawn anew.
+        kept = self.kept if draw.within is None else _shared_out(self.kept, draw.within, np.random.default_rng(0))
         classes = [indices for indices in kept.values() if len(indices)]
         if not classes:
             raise ValueError("an empty memory has no batch to give")

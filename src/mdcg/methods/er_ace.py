@@ -21,6 +21,7 @@ class ErAce(Method):
     """Asymmetric cross-entropy: new images among their batch's classes, memory images among all."""
 
     uses_memory: ClassVar[bool] = True
+    forks: ClassVar[bool] = True
     published: ClassVar[Mapping[str, Value]] = {"memory_batch": 10, "current_in_memory": True}
 
     memory_batch: int = Field(
