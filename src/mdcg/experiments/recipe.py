@@ -185,9 +185,8 @@ class Recipe(BaseModel):
             needs, head = METHODS[name].needs_head, self._head(name)
             if needs == ("fixed" if HEADS[head].grows else "growing"):
                 which = {"growing": "that grows with the classes", "fixed": "that has all classes from the start"}
-                raise MdcgError(
-                    f"{name} needs a head {which[needs]}, and '{head}' is none; {'leave --head out' if self.head else 'give one with --head'}."
-                )
+                advice = "leave --head out" if self.head else "give one with --head"
+                raise MdcgError(f"{name} needs a head {which[needs]}, and '{head}' is none; {advice}.")
         if self.backbone and self.backbone not in backbone_names():
             raise unknown("backbone", self.backbone, backbone_names())
 
