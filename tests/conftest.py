@@ -91,7 +91,7 @@ def toy_dataset(counts: Sequence[int], side: int = 8, channels: int = 1, seed: i
 def toy_group(
     dataset: Dataset,
     method: str,
-    members: Sequence[tuple[int, int, dict[str, float]]],
+    members: Sequence[tuple[int, int, dict[str, Any]]],
     tasks: int = 3,
     head: str | None = None,
     **training: Any,

@@ -112,3 +112,7 @@ def test_complementary(n: int, seed: int) -> None:
     assert z.min() >= 0
     assert w.min() > -1e-7
     assert (z * w).abs().max() < 1e-6
+
+
+def test_the_papers_strength() -> None:
+    assert Gem().strength == 0.5  # as GEM's authors; the paper names none

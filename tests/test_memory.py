@@ -115,9 +115,19 @@ def test_shares_for_good(tasks: int, size: int, seed: int) -> None:
         before += 99
         assert all((memory.kept[position] == kept).all() for position, kept in held.items())
         assert len(memory) == sum(shares[: task + 1])  # the smaller class leaves its surplus to the larger
-        whole = memory.draw(2, Draw(share + 2, classes=range(2 * task, 2 * task + 2)), rng)
         own = [int(i) for position in (2 * task, 2 * task + 1) for i in memory.kept[position]]
-        assert whole.tolist() == [[*own, *own[:2]]] * 2  # all of it, filled up with repetitions
+        mine = range(2 * task, 2 * task + 2)
+        assert memory.draw(2, Draw(share, classes=mine), rng).tolist() == [own] * 2
+        for row in memory.draw(5, Draw(2 * share + 1, classes=mine), rng).tolist():
+            assert sorted(row.count(image) for image in own) == [2] * (share - 1) + [3]
+
+
+def test_no_image_is_favoured_where_places_are_left() -> None:
+    memory = Memory(10)
+    memory.add({0: np.arange(10)}, np.random.default_rng(0), share=10)
+    drawn = memory.draw(4000, Draw(14, classes=range(1)), np.random.default_rng(1))
+    counts = np.bincount(drawn.flatten(), minlength=10) / 4000
+    assert np.abs(counts - 1.4).max() < 0.04  # σ of each is 0.008
 
 
 def test_what_is_kept_is_random() -> None:

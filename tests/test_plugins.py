@@ -47,6 +47,34 @@ def test_by_registration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         mdcg.METHODS.register("halved")(Halved)
 
 
+CONTRADICTIONS: dict[str, dict[str, object]] = {
+    "its teacher sees": {"uses_teacher": True},
+    "keeps the logits of a memory": {"keeps_logits": True, "needs_head": "fixed"},
+    "needs_head = 'fixed'": {"keeps_logits": True, "uses_memory": True},
+    "its memory is filled before": {
+        "keeps_logits": True,
+        "needs_head": "fixed",
+        "uses_memory": True,
+        "fills_memory_first": lambda self: True,
+    },
+    "gradients of a memory": {"gradient_per_task": True},
+    "does not define 'combine'": {"gradient_per_task": True, "uses_memory": True},
+    "trains on a memory": {"trains_on": "memory", "uses_memory": True},
+}
+
+
+@pytest.mark.parametrize("reason", CONTRADICTIONS)
+def test_declarations_that_contradict_each_other(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(METHODS, "_known", dict(METHODS._known))
+    declared = CONTRADICTIONS[reason]
+    METHODS.register("odd")(type("Odd", (METHODS["naive"],), {**declared, "__annotations__": {}}))
+    head = "fixed" if declared.get("needs_head") == "fixed" else None
+    with pytest.raises(mdcg.MdcgError, match="method odd: its declarations do not agree: ") as caught:
+        mdcg.run(scenario="digits-2", method="odd", memory=30, head=head)
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 def test_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     point = importlib.metadata.EntryPoint("halved", "tests.test_plugins:Halved", "mdcg.methods")
     monkeypatch.setattr("mdcg.registry.entry_points", lambda group: [point] if group == "mdcg.methods" else [])

@@ -272,7 +272,9 @@ def _recipe(options: dict[str, Any], **methods: Any) -> Recipe:
 
 
 def _title(asked: Recipe) -> str:
-    return asked.scenario + (f", memory {asked.memory[0]}" if len(asked.memory) == 1 else "") + _held_out(asked)
+    memory = f", memory {asked.memory[0]}" if len(asked.memory) == 1 else ""
+    preset = ", as the published code" if asked.preset == "published" else ""
+    return asked.scenario + memory + preset + _held_out(asked)
 
 
 def _print_comparison(

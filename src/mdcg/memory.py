@@ -19,7 +19,7 @@ class Draw:
     size: int
     within: int | None = None  # from as many images as a memory of this size would hold
     odd_to_one: bool = False  # places that cannot be shared evenly all go to one class
-    classes: range | None = None  # all images of these classes, filled up with repetitions
+    classes: range | None = None  # all images of these classes; places left are filled with some once more
 
 
 @dataclass
@@ -56,11 +56,10 @@ class Memory:
         """Indices (steps, size): in each batch classes differ by at most one image (|x_m| = |x|, Section 3.1).
 
         The odd places go to classes drawn at random; over the epoch each class goes through its images in
-        shuffled rounds, so that all of them are used equally often.
+        shuffled rounds, so that all of them are used equally often. A draw of whole classes is all their images.
         """
         if draw.classes is not None:
-            held = np.concatenate([self.kept[position] for position in draw.classes])
-            return np.tile(np.resize(held, draw.size), (steps, 1))
+            return self._all_of(draw.classes, steps, draw.size, rng)
         # The same images in every epoch: odd places of the smaller memory are not drawn anew.
         kept = self.kept if draw.within is None else _shared_out(self.kept, draw.within, np.random.default_rng(0))
         classes = [indices for indices in kept.values() if len(indices)]
@@ -75,6 +74,16 @@ class Memory:
             places = class_of_place == number
             drawn[places] = indices[shuffled_cycles(len(indices), int(places.sum()), rng)]
         return drawn
+
+    def _all_of(self, classes: range, steps: int, size: int, rng: np.random.Generator) -> Ints:
+        """Every image as often as places allow; those that get one more are drawn anew in each step."""
+        held = np.concatenate([self.kept[position] for position in classes])
+        rounds, odd = divmod(size, len(held))
+        all_ = np.tile(held, (steps, rounds))
+        if not odd:
+            return all_
+        some = np.argsort(rng.random((steps, len(held))), axis=1)[:, :odd]
+        return np.concatenate([all_, held[some]], axis=1)
 
     def indices(self) -> Ints:
         """All images held, class after class."""

@@ -203,6 +203,11 @@ class Recipe(BaseModel):
                 f"a memory of {memory} cannot hold one image of each of the {dataset.classes} classes; "
                 f"give --memory {dataset.classes} or more."
             )
+        if augmentation == "published" and self.augmentation and dataset.name != presets.OTHER_PIXELS:
+            raise MdcgError(
+                f"the published augmentation departs from the paper's on {presets.OTHER_PIXELS} only; leave "
+                f"--augmentation out for {self.scenario}."
+            )
         given = {key: value for key, value in chosen.items() if key in kind.model_fields}
         try:
             method = kind(**{**kind.tuned(self.scenario, memory), **(kind.published if published else {}), **given})
@@ -272,11 +277,12 @@ def make_recipe(**keys: Any) -> Recipe:
 def _unknown_key(key: str) -> MdcgError:
     if key in ("lr", "learning_rate"):
         return MdcgError(f"unknown setting '{key}'; the learning rate is called 'rate'.")
-    settings = {name for method in METHODS.names() for name in METHODS[method].model_fields}
-    settings |= {name for head in HEADS.names() for name in HEADS[head].settings}
+    settings = {name: default for head in HEADS.names() for name, (default, _) in HEADS[head].settings.items()}
+    for method in METHODS.names():
+        settings |= {name: field.default for name, field in METHODS[method].model_fields.items()}
     if key in settings:
         return MdcgError(
-            f"'{key}' is a setting of a method or head; put it under set, for instance set: {{{key}: 0.1}}."
+            f"'{key}' is a setting of a method or head; put it under set, for instance set: {{{key}: {settings[key]}}}."
         )
     return unknown("setting", key, Recipe.model_fields)
 
@@ -284,11 +290,11 @@ def _unknown_key(key: str) -> MdcgError:
 def explain(error: ValidationError) -> str:
     """The first complaint of a validation, as one sentence."""
     first = error.errors()[0]
-    where = ".".join(part for part in first["loc"] if isinstance(part, str)) or "the recipe"
-    message = first["msg"].removeprefix("Value error, ")
+    where = ".".join(part for part in first["loc"] if isinstance(part, str))
+    message = first["msg"].removeprefix("Value error, ").rstrip(".")
     given = first["input"]
     value = f", not {given!r}" if isinstance(given, str | int | float) and str(given) not in message else ""
-    return f"'{where}' is wrong: {message[0].lower()}{message[1:].rstrip('.')}{value}."
+    return (f"'{where}' is wrong: " if where else "") + f"{message[0].lower()}{message[1:]}{value}."
 
 
 def parse_seeds(text: str) -> list[int]:

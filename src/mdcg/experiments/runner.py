@@ -66,7 +66,7 @@ def run_specs(
             continue
         except Shortage as shortage:
             if len(together) == 1:
-                raise MdcgError("the memory is too small for this; try a smaller --batch-size.") from shortage
+                raise MdcgError(_too_large(together[0])) from shortage
         # Out of the handler: the error no longer holds on to what filled the memory.
         halves = _take_apart(together, 2, store, dataset, False, warn)
         warn(f"the memory is too small for {len(together)} runs together; going on with {len(halves[0])}.")
@@ -75,6 +75,11 @@ def run_specs(
         raise MdcgError(" ".join(dict.fromkeys(failures)))
     records = [store.finished(spec) for spec in specs]
     return [record for record in records if record is not None]
+
+
+def _too_large(spec: RunSpec) -> str:
+    whole = spec.built_method().gradient_per_task  # its steps bring all of it
+    return f"the memory is too small for this; try a smaller --batch-size{' or --memory' if whole else ''}."
 
 
 def default_members(dataset: Dataset, compute: Compute) -> int:

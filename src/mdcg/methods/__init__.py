@@ -1,4 +1,4 @@
-"""Methods, one file each: what a method needs and its loss. Nothing of loops, devices or logging."""
+"""Methods, one file each: what a method needs and its loss. Nothing of loops, graphs or logging."""
 
 from mdcg.methods import (  # noqa: F401 (each registers its method)
     cumulative,

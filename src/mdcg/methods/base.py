@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -17,6 +17,9 @@ from mdcg.registry import Registry
 
 Value = bool | int | float | str
 Choices = Mapping[str, Mapping[int, float]]  # a hyperparameter's value by scenario and memory size
+NeedsHead = Literal["any", "growing", "fixed"]
+TeacherSees = Literal["memory", "all"]
+TrainsOn = Literal["task", "seen", "memory"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Step:
     logits: Tensor  # (K, batch, classes) of the current images; a head that does not grow has more columns
     labels: Tensor  # (K, batch)
     old: int
-    memory_logits: Tensor | None = None  # (K, batch, classes) of images drawn from memory, from task 2 on
+    memory_logits: Tensor | None = None  # (K, batch, classes) of images drawn from memory, once it has any
     memory_labels: Tensor | None = None  # (K, batch)
     teacher_logits: Tensor | None = None  # (K, batch, classes): the teacher's logits of the same memory images
     teacher_current_logits: Tensor | None = None  # the same of the current images, for a teacher that sees all
@@ -71,18 +74,48 @@ class Method(BaseModel):
     head: ClassVar[str] = "incremental"  # the head it uses unless another is asked for
     # It tells old from new logits, so the head may have no others; or it compares logits of different tasks, so the
     # head must have all of them from the start.
-    needs_head: ClassVar[Literal["any", "growing", "fixed"]] = "any"
+    needs_head: ClassVar[NeedsHead] = "any"
     uses_memory: ClassVar[bool] = False  # keeps images; from task 2 on, every step brings a batch of them
     uses_teacher: ClassVar[bool] = False  # keeps the model as it was when the task began
-    teacher_sees: ClassVar[Literal["memory", "all"]] = "memory"  # the images that the teacher is asked about
+    teacher_sees: ClassVar[TeacherSees] = "memory"  # the images that the teacher is asked about
     keeps_logits: ClassVar[bool] = False  # of the images in memory, as they were at the end of the images' task
     gradient_per_task: ClassVar[bool] = False  # see `combine`; each task has a fixed share of the memory then
-    trains_on: ClassVar[Literal["task", "seen", "memory"]] = "task"  # the task's images, all so far, those in memory
+    trains_on: ClassVar[TrainsOn] = "task"  # the task's images, all so far, those in memory
     starts_anew: ClassVar[bool] = False  # forgets all weights when a task begins
     chosen: ClassVar[Mapping[str, Choices]] = {}  # of each field, what the paper chose
     published: ClassVar[Mapping[str, Value]] = {}  # fields as in the paper's published code, where it departs from it
     # Its settings and memory do not matter in task 1, which is then trained once per seed. Not inherited.
     forks: ClassVar[bool] = False
+
+    @model_validator(mode="after")
+    def _declarations_agree(self) -> Method:
+        for wrong, reason in (
+            (
+                self.uses_teacher and self.teacher_sees == "memory" and not self.uses_memory,
+                "its teacher sees the memory's images and it uses no memory",
+            ),
+            (self.keeps_logits and not self.uses_memory, "it keeps the logits of a memory that it does not use"),
+            (
+                self.keeps_logits and self.needs_head != "fixed",
+                "logits can be kept only with needs_head = 'fixed', where they stay comparable",
+            ),
+            (
+                self.keeps_logits and self.fills_memory_first(),
+                "logits are kept when a task is over, and its memory is filled before",
+            ),
+            (self.gradient_per_task and not self.uses_memory, "it asks for gradients of a memory that it does not use"),
+            (
+                self.gradient_per_task and type(self).combine is Method.combine,
+                "it asks for gradients per task and does not define 'combine'",
+            ),
+            (
+                self.trains_on == "memory" and not (self.uses_memory and self.fills_memory_first()),
+                "it trains on a memory that is not used or not filled first (uses_memory, fills_memory_first)",
+            ),
+        ):
+            if wrong:
+                raise ValueError(f"its declarations do not agree: {reason}")
+        return self
 
     @abstractmethod
     def loss(self, step: Step) -> Tensor:

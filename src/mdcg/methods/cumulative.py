@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import Tensor
 
-from mdcg.methods.base import METHODS, Method, Step, cross_entropy
+from mdcg.methods.base import METHODS, Method, Step, TrainsOn, cross_entropy
 
 
 @METHODS.register("cumulative")
 class Cumulative(Method):
     """Cross-entropy on the images of all tasks so far; the upper bound."""
 
-    trains_on: ClassVar[Literal["task", "seen"]] = "seen"
+    trains_on: ClassVar[TrainsOn] = "seen"
 
     def loss(self, step: Step) -> Tensor:
         return cross_entropy(step.logits, step.labels)

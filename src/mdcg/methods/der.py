@@ -10,12 +10,12 @@ All of the scenario's classes are in the softmax from the start, so that logits 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import Field
 from torch import Tensor
 
-from mdcg.methods.base import METHODS, Choices, Method, Step, cross_entropy
+from mdcg.methods.base import METHODS, Choices, Method, NeedsHead, Step, cross_entropy
 
 #: α and β by scenario and memory size, from the paper's Appendix "Hyperparameters selection".
 ALPHA = {
@@ -39,7 +39,7 @@ class DarkExperienceReplay(Method):
     """DER++: replay, and memory images held to the logits they had when they came in."""
 
     head: ClassVar[str] = "fixed"
-    needs_head: ClassVar[Literal["any", "growing", "fixed"]] = "fixed"
+    needs_head: ClassVar[NeedsHead] = "fixed"
     uses_memory: ClassVar[bool] = True
     keeps_logits: ClassVar[bool] = True
     forks: ClassVar[bool] = True

@@ -7,12 +7,12 @@ what makes a network forget; it is weighted down by ρ·|new|/|old|, with |new| 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import Field
 from torch import Tensor
 
-from mdcg.methods.base import METHODS, Choices, Method, Step, cross_entropy
+from mdcg.methods.base import METHODS, Choices, Method, NeedsHead, Step, cross_entropy
 
 #: ρ by scenario and memory size, from the paper's Appendix "Hyperparameters selection".
 RHO = {
@@ -29,7 +29,7 @@ class ErLode(Method):
     """Decoupled losses: among new classes, new against old weighted down, and replay."""
 
     uses_memory: ClassVar[bool] = True
-    needs_head: ClassVar[Literal["any", "growing", "fixed"]] = "growing"
+    needs_head: ClassVar[NeedsHead] = "growing"
     forks: ClassVar[bool] = True
     chosen: ClassVar[Mapping[str, Choices]] = {"rho": RHO}
 

@@ -5,12 +5,12 @@ Tasks are only looked at for what they leave in memory. It asks what the other m
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import Tensor
 
 from mdcg.memory import Draw
-from mdcg.methods.base import METHODS, Method, Step, cross_entropy
+from mdcg.methods.base import METHODS, Method, Step, TrainsOn, cross_entropy
 
 
 @METHODS.register("gdumb")
@@ -18,7 +18,7 @@ class GDumb(Method):
     """A new model for every task, trained on the memory alone, the task's images among it."""
 
     uses_memory: ClassVar[bool] = True
-    trains_on: ClassVar[Literal["task", "seen", "memory"]] = "memory"
+    trains_on: ClassVar[TrainsOn] = "memory"
     starts_anew: ClassVar[bool] = True
 
     def memory_draws(self, batch: int, past: object) -> list[Draw]:

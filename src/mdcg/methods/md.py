@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor
 
 from mdcg.memory import Draw
-from mdcg.methods.base import METHODS, Choices, Method, Step, Value, cross_entropy, kl_divergence
+from mdcg.methods.base import METHODS, Choices, Method, NeedsHead, Step, Value, cross_entropy, kl_divergence
 
 #: λ by scenario and memory size, as chosen in the paper's Appendix "Hyperparameters selection". That of the
 #: digits is ours, chosen in the same way: the paper's grid, ACC on 10% of the training images held out.
@@ -37,7 +37,7 @@ class MarginDampening(Method):
 
     uses_memory: ClassVar[bool] = True
     uses_teacher: ClassVar[bool] = True
-    needs_head: ClassVar[Literal["any", "growing", "fixed"]] = "growing"
+    needs_head: ClassVar[NeedsHead] = "growing"
     forks: ClassVar[bool] = True
     chosen: ClassVar[Mapping[str, Choices]] = {"lam": LAMBDA}
     published: ClassVar[Mapping[str, Value]] = {"divergence": "teacher-student", "memory_batch": "each-class"}

@@ -8,13 +8,13 @@ past task's classes, at temperature T.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from mdcg.methods.base import METHODS, Method, Step, Value, cross_entropy, kl_divergence
+from mdcg.methods.base import METHODS, Method, NeedsHead, Step, TeacherSees, Value, cross_entropy, kl_divergence
 
 
 @METHODS.register("ss-il")
@@ -22,9 +22,9 @@ class SsIl(Method):
     """Separated softmax for old and new classes, distillation within each past task."""
 
     uses_memory: ClassVar[bool] = True
-    needs_head: ClassVar[Literal["any", "growing", "fixed"]] = "growing"
+    needs_head: ClassVar[NeedsHead] = "growing"
     uses_teacher: ClassVar[bool] = True
-    teacher_sees: ClassVar[Literal["memory", "all"]] = "all"
+    teacher_sees: ClassVar[TeacherSees] = "all"
     published: ClassVar[Mapping[str, Value]] = {"weight": 1 / 64}
 
     temperature: float = Field(2.0, gt=0, description="temperature of the distillation (T)")
