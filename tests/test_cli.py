@@ -208,7 +208,7 @@ BAD = [
     ("run --scenario digits-5 --method gem --memory 100 --set lam=1", "unknown setting of gem 'lam'"),
     ("run --scenario digits-5 --method md --memory 100 --preset newest", "'paper' or 'published'"),
     ("run --scenario digits-5 --method md --memory 100 --augmentation none", "'paper' or 'published'"),
-    ("run --scenario digits-5 --method md --memory 100 --augmentation published", "leave --augmentation out for digits-5"),
+    ("run --scenario digits-5 --method md --memory 100 --augmentation published", "leave --augmentation out"),
     ("run --scenario digits-5 --method md-cg --memory many", "'memory' is wrong"),
     ("run --scenario digits-5 --method md-cg --memory 100,", "'memory' is wrong"),
     ("run --scenario digits-5 --method md-cg --memory 100,5", "a memory of 5 cannot hold one image of each"),

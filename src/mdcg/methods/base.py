@@ -83,6 +83,7 @@ class Method(BaseModel):
     trains_on: ClassVar[TrainsOn] = "task"  # the task's images, all so far, those in memory
     starts_anew: ClassVar[bool] = False  # forgets all weights when a task begins
     chosen: ClassVar[Mapping[str, Choices]] = {}  # of each field, what the paper chose
+    grid: ClassVar[Mapping[str, Sequence[float]]] = {}  # of each field, the values that a search tries
     published: ClassVar[Mapping[str, Value]] = {}  # fields as in the paper's published code, where it departs from it
     # Its settings and memory do not matter in task 1, which is then trained once per seed. Not inherited.
     forks: ClassVar[bool] = False

@@ -6,22 +6,14 @@ what makes a network forget; it is weighted down by ρ·|new|/|old|, with |new| 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from pydantic import Field
 from torch import Tensor
 
+from mdcg import paper
 from mdcg.methods.base import METHODS, Choices, Method, NeedsHead, Step, cross_entropy
-
-#: ρ by scenario and memory size, from the paper's Appendix "Hyperparameters selection".
-RHO = {
-    "c10-5": {200: 0.2, 500: 0.5, 1000: 0.5, 2000: 0.5},
-    "c100-10": {200: 0.1, 500: 0.2, 1000: 0.2, 2000: 0.5},
-    "tym-10": {2000: 0.1, 5000: 0.5},
-    "tym-20": {2000: 0.1, 5000: 0.2},
-    "tym-50": {2000: 0.2, 5000: 0.2},
-}
 
 
 @METHODS.register("er-lode")
@@ -31,7 +23,8 @@ class ErLode(Method):
     uses_memory: ClassVar[bool] = True
     needs_head: ClassVar[NeedsHead] = "growing"
     forks: ClassVar[bool] = True
-    chosen: ClassVar[Mapping[str, Choices]] = {"rho": RHO}
+    chosen: ClassVar[Mapping[str, Choices]] = paper.chosen("er-lode")
+    grid: ClassVar[Mapping[str, Sequence[float]]] = paper.grid("er-lode")
 
     rho: float = Field(0.5, ge=0, description="weight of new against old (ρ), 0.1 to 1 in the paper")
 

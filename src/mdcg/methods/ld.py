@@ -10,14 +10,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from mdcg import paper
 from mdcg.memory import Draw
 from mdcg.methods.base import METHODS, Choices, Method, Step, Value, cross_entropy, kl_divergence
-
-#: α by scenario and memory size, from the paper's Appendix "Hyperparameters selection".
-ALPHA = {
-    "c10-5": {200: 0.1, 500: 0.1, 1000: 0.1, 2000: 0.1},
-    "c100-10": {200: 1.0, 500: 1.0, 1000: 0.75, 2000: 0.75},
-}
 
 
 @METHODS.register("ld")
@@ -27,7 +22,8 @@ class LogitsDistillation(Method):
     uses_memory: ClassVar[bool] = True
     uses_teacher: ClassVar[bool] = True
     forks: ClassVar[bool] = True
-    chosen: ClassVar[Mapping[str, Choices]] = {"alpha": ALPHA}
+    chosen: ClassVar[Mapping[str, Choices]] = paper.chosen("ld")
+    grid: ClassVar[Mapping[str, Sequence[float]]] = paper.grid("ld")
     published: ClassVar[Mapping[str, Value]] = {"replayed": 200}
 
     alpha: float = Field(0.1, ge=0, description="weight of the divergence from the teacher (α), 0.1 to 1 in the paper")

@@ -16,19 +16,12 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
+from mdcg import paper
 from mdcg.memory import Draw
 from mdcg.methods.base import METHODS, Choices, Method, NeedsHead, Step, Value, cross_entropy, kl_divergence
 
-#: λ by scenario and memory size, as chosen in the paper's Appendix "Hyperparameters selection". That of the
-#: digits is ours, chosen in the same way: the paper's grid, ACC on 10% of the training images held out.
-LAMBDA = {
-    "digits-5": {50: 1.0, 100: 1.0, 200: 1.0},
-    "c10-5": {200: 0.1, 500: 0.25, 1000: 0.25, 2000: 0.5},
-    "c100-10": {200: 0.1, 500: 0.5, 1000: 0.25, 2000: 1.0},
-    "tym-10": {2000: 0.1, 5000: 0.05},
-    "tym-20": {2000: 0.5, 5000: 0.1},
-    "tym-50": {2000: 0.05, 5000: 0.1},
-}
+#: Of the digits, chosen as the paper chose the others: its grid, ACC on 10% of the training images held out.
+DIGITS = {"digits-5": {50: 1.0, 100: 1.0, 200: 1.0}}
 
 
 @METHODS.register("md")
@@ -39,7 +32,8 @@ class MarginDampening(Method):
     uses_teacher: ClassVar[bool] = True
     needs_head: ClassVar[NeedsHead] = "growing"
     forks: ClassVar[bool] = True
-    chosen: ClassVar[Mapping[str, Choices]] = {"lam": LAMBDA}
+    chosen: ClassVar[Mapping[str, Choices]] = {"lam": {**paper.chosen("md")["lam"], **DIGITS}}
+    grid: ClassVar[Mapping[str, Sequence[float]]] = paper.grid("md")
     published: ClassVar[Mapping[str, Value]] = {"divergence": "teacher-student", "memory_batch": "each-class"}
 
     lam: float = Field(
