@@ -1,0 +1,31 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+
+from mdcg.cli import train, look, data  # noqa: F401, I001 (each brings its commands, in the order of the help)
+from mdcg.cli.app import app
+from mdcg.errors import MdcgError
+
+
+def main() -> None:
+    """Run the command line: what a person can mend is one sentence and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without these letters is no reason to fail
+    try:
+        app()
+    except BrokenPipeError:
+        # The reader (for instance `head`) has left; there is nobody to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+    except MdcgError as error:
+        print(f"mdcg: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"mdcg: {where}{error.strerror or error}; check the path and its permissions.", file=sys.stderr)
+        raise SystemExit(2) from None

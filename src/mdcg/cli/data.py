@@ -1,0 +1,49 @@
+"""Commands for datasets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mdcg.cli.app import data_app
+from mdcg.errors import MdcgError
+
+
+@data_app.command()
+def get(
+    name: Annotated[str, typer.Argument(help="cifar10, cifar100 or tinyimagenet")],
+    data: Annotated[Path | None, typer.Option(help="Folder or archive of the dataset.")] = None,
+) -> None:
+    """Download a dataset where it is not at hand, verify it, and prepare its cache."""
+    from mdcg.data import load
+    from mdcg.data.load import PUBLISHED
+    from mdcg.data.source import ARCHIVES
+
+    if data is not None and name in PUBLISHED and not data.name.endswith(ARCHIVES):
+        _make_folder(data)
+    dataset = load(name, data, download=True)
+    print(
+        f"{name}: {len(dataset.train):,} training and {len(dataset.test):,} test images of {dataset.classes} classes, "
+        "ready."
+    )
+
+
+@data_app.command()
+def verify(
+    name: Annotated[str, typer.Argument(help="A dataset's name, or folder:PATH")],
+    data: Annotated[Path | None, typer.Option(help="Folder or archive of the dataset.")] = None,
+    image_size: Annotated[int | None, typer.Option(help="For a folder: as given when training.")] = None,
+) -> None:
+    """Check every byte of a dataset and of its cache."""
+    from mdcg.data import verify as verify_dataset
+
+    print(verify_dataset(name, data, image_size))
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MdcgError(f"cannot create {path}: {error.strerror}; choose another folder with --data.") from error

@@ -1,0 +1,90 @@
+"""Commands that look at what is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from mdcg.cli.app import app
+from mdcg.errors import unknown
+
+
+@app.command()
+def show(
+    run: Annotated[str, typer.Argument(help="A run's folder, or its name in --out.")],
+    out: Annotated[Path, typer.Option(help="Folder of runs.")] = Path("runs"),
+) -> None:
+    """Show one finished run: R as a coloured matrix, metrics, settings."""
+    from mdcg.experiments.store import Store, read_record
+    from mdcg.report.tables import run_panel
+
+    folder = Store(out).find(run)
+    console = Console()
+    console.print(run_panel(read_record(folder), str(folder), console.width))
+
+
+@app.command(name="list")
+def list_(
+    what: Annotated[str, typer.Argument(help="methods, scenarios, datasets, backbones or heads")],
+) -> None:
+    """List what can be asked for by name."""
+    if what not in LISTS:
+        raise unknown("list", what, LISTS)
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for name, text in LISTS[what]():
+        table.add_row(name, text)
+    Console().print(table)
+
+
+def _list_methods() -> list[tuple[str, str]]:
+    from mdcg.methods import METHODS
+
+    rows = []
+    for name in METHODS.names():
+        method = METHODS[name]
+        rows.append((name, method.summary()))
+        for key, field in method.model_fields.items():
+            rows.append(("", f"--set {key}={field.default}: {field.description or ''}"))
+    return rows
+
+
+def _list_heads() -> list[tuple[str, str]]:
+    from mdcg.models import HEADS
+
+    rows = []
+    for name in HEADS.names():
+        rows.append((name, HEADS[name].summary))
+        rows += [("", f"--set {key}={default:g}: {text}") for key, (default, text) in HEADS[name].settings.items()]
+    return rows
+
+
+def _list_scenarios() -> list[tuple[str, str]]:
+    from mdcg.scenario import SCENARIOS, parse
+
+    named = [(name, f"{parse(name)[0]} in {parse(name)[1]} tasks") for name in SCENARIOS]
+    return [*named, ("DATASET-T", "any dataset in T tasks of at least two classes, also folder:PATH-T")]
+
+
+def _list_datasets() -> list[tuple[str, str]]:
+    from mdcg.data import DATASETS
+
+    return list(DATASETS.items())
+
+
+def _list_backbones() -> list[tuple[str, str]]:
+    from mdcg.models.backbones import SUMMARIES, backbone_names
+
+    return [(name, SUMMARIES.get(name, "registered by a user or package")) for name in backbone_names()]
+
+
+LISTS = {
+    "methods": _list_methods,
+    "scenarios": _list_scenarios,
+    "datasets": _list_datasets,
+    "backbones": _list_backbones,
+    "heads": _list_heads,
+}

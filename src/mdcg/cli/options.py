@@ -1,0 +1,82 @@
+"""What `run`, `compare` and `search` share: all that a recipe may say, and how to go about it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+
+if TYPE_CHECKING:
+    from mdcg.experiments.recipe import Recipe
+
+
+def option(kind: object, *names: str, **declared: Any) -> object:
+    return Annotated[kind, typer.Option(*names, **declared)]
+
+
+SHARED = {
+    "scenario": option(str | None, help="DATASET-TASKS, for instance digits-5 or folder:PATH-4."),
+    "memory": option(str | None, help="Images the memory may hold; several sizes as 200,500."),
+    "seeds": option(str | None, help="Seeds, for instance 0-4 or 0,2,5.  [default: 0]"),
+    "preset": option(str | None, help="paper, or published: as the paper's published code where it departs from it."),
+    "settings": option(
+        list[str] | None, "--set", help="A setting of the method or head, key=value or key=value,value."
+    ),
+    "epochs": option(int | None, help="Epochs per task."),
+    "batch_size": option(int | None, help="Images per batch."),
+    "rate": option(float | None, help="Learning rate."),
+    "momentum": option(float | None, help="Momentum of SGD."),
+    "backbone": option(str | None, help="Backbone, in place of the protocol's."),
+    "head": option(str | None, help="Head, in place of the method's own."),
+    "hold_out": option(float | None, help="Evaluate on this fraction of the training images, for tuning."),
+    "evaluate_every": option(int | None, help="Also evaluate every so many epochs."),
+    "image_size": option(int | None, help="Side in pixels to which a folder's images are resized.  [default: 32]"),
+    "augmentation": option(str | None, help="paper or published, of Tiny-ImageNet.  [default: as --preset]"),
+    "device": option(str | None, help="auto, cpu or cuda.  [default: auto]"),
+    "precision": option(str | None, help="auto, fp32, tf32, bf16 or fp64.  [default: auto]"),
+    "out": option(Path | None, help="Folder for runs.  [default: runs]"),
+    "data": option(Path | None, help="Folder or archive of the dataset."),
+    "recipe": option(Path | None, help="YAML file with these settings, all but the last three."),
+    "members": option(int | None, "--members", min=1, help="Most runs to train together."),
+    "fresh": option(bool, "--fresh", help="Repeat runs that are already finished."),
+    "as_json": option(bool, "--json", help="Print one JSON object and nothing else."),
+}
+NOT_IN_RECIPE = {"recipe", "settings", "fresh", "as_json", "members"}
+
+
+def shares_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the shared options; it receives them as keywords."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [item for item in signature.parameters.values() if item.kind is not inspect.Parameter.VAR_KEYWORD]
+    shared = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=False if get_args(kind)[0] is bool else None, annotation=kind
+        )
+        for name, kind in SHARED.items()
+    ]
+    command.__signature__ = signature.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]
+    return command
+
+
+def asked_recipe(options: dict[str, Any], **methods: Any) -> Recipe:
+    """The recipe file, overruled by what was given on the command line."""
+    from mdcg.experiments.recipe import make_recipe, parse_settings, read_recipe
+
+    keys: dict[str, Any] = read_recipe(options["recipe"]) if options["recipe"] else {}
+    said = {**options, **methods}
+    given = {key: value for key, value in said.items() if key not in NOT_IN_RECIPE and value is not None}
+    if "method" in given:
+        keys.pop("methods", None)
+    keys |= given
+    if options["settings"]:
+        in_file = keys.get("set")
+        keys["set"] = {**(in_file if isinstance(in_file, dict) else {}), **parse_settings(options["settings"])}
+    return make_recipe(**keys)
+
+
+def print_json(content: dict[str, Any]) -> None:
+    print(json.dumps(content, allow_nan=False))

@@ -1,0 +1,101 @@
+"""Commands that train."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from mdcg.cli.app import app
+from mdcg.cli.options import asked_recipe, print_json, shares_options
+from mdcg.errors import MdcgError
+from mdcg.train.signals import Stopped
+
+if TYPE_CHECKING:
+    from mdcg.api import Result
+    from mdcg.experiments.recipe import Recipe
+
+
+@app.command()
+@shares_options
+def run(
+    method: Annotated[str | None, typer.Option(help="Method, see 'mdcg list methods'.")] = None, **options: Any
+) -> None:
+    """Train one method on a scenario, once per seed. Given again, an interrupted command goes on where it was."""
+    asked = asked_recipe(options, method=method)
+    if asked.methods:
+        raise MdcgError("the recipe names several methods; give it to 'mdcg compare', or name one with --method.")
+    name = asked.asked_methods()[0]
+    results = _run(asked, options)
+    if len(results) > 1:
+        return _print_comparison(results, asked, options, name, ranked=False)
+    (result,) = results.values()
+    if options["as_json"]:
+        return print_json(result.as_json())
+    from mdcg.experiments.store import Store
+    from mdcg.report.tables import accuracy_matrix, comparison
+
+    over = f", mean over {len(result.records)} seeds" if len(result.records) > 1 else ""
+    print(f"{name} on {asked.scenario}, accuracy in percent on task{over}{_held_out(asked)}:\n")
+    console = Console()
+    console.print(accuracy_matrix(result.R.mean(0), console.width))
+    console.print(comparison({name: result}, "", console))
+    for record in result.records:
+        print(Store(asked.out).folder(record.spec))
+    return None
+
+
+@app.command()
+@shares_options
+def compare(
+    methods: Annotated[str | None, typer.Option(help="Methods, for instance naive,replay,md-cg.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Also write an HTML page to this file.")] = None,
+    **options: Any,
+) -> None:
+    """Train several methods on a scenario and print a table, best first."""
+    named = None if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
+    asked = asked_recipe(options, methods=named)
+    results = _run(asked, options)
+    if report is not None:
+        from mdcg.files import write_whole
+        from mdcg.report.page import page
+
+        write_whole(report, page(results, _title(asked)).encode())
+    names = asked.asked_methods()
+    _print_comparison(results, asked, options, names[0] if len(names) == 1 and len(results) > 1 else "method")
+    if report is not None and not options["as_json"]:
+        print(f"report: {report}")
+
+
+def _title(asked: Recipe) -> str:
+    memory = f", memory {asked.memory[0]}" if len(asked.memory) == 1 else ""
+    preset = ", as the published code" if asked.preset == "published" else ""
+    return asked.scenario + memory + preset + _held_out(asked)
+
+
+def _print_comparison(
+    results: dict[str, Result], asked: Recipe, options: dict[str, Any], first: str = "method", ranked: bool = True
+) -> None:
+    if options["as_json"]:
+        return print_json({"methods": {label: result.as_json() for label, result in results.items()}})
+    from mdcg.report.tables import comparison
+
+    console = Console()
+    return console.print(comparison(results, _title(asked), console, first, ranked))
+
+
+def _held_out(asked: Recipe) -> str:
+    return f", on {asked.hold_out:.0%} of the training images held out" if asked.hold_out else ""
+
+
+def _run(asked: Recipe, options: dict[str, Any]) -> dict[str, Result]:
+
+    try:
+        return run_recipe(asked, fresh=options["fresh"], members=options["members"])
+    except Stopped as stopped:
+        again = "the same command without --fresh" if options["fresh"] else "the same command again"
+        print(f"mdcg: {stopped}; give {again} to go on.", file=sys.stderr)
+        raise SystemExit(128 + stopped.signal) from None
