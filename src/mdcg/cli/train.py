@@ -93,6 +93,8 @@ def _held_out(asked: Recipe) -> str:
 
 def _run(asked: Recipe, options: dict[str, Any]) -> dict[str, Result]:
 
+    from mdcg.api import run_recipe
+
     try:
         return run_recipe(asked, fresh=options["fresh"], members=options["members"])
     except Stopped as stopped:
