@@ -9,11 +9,24 @@ from collections.abc import Iterable
 class MdcgError(Exception):
     """A mistake that the reader can mend: its text says what is wrong and what to do.
 
-    The command line prints it as one sentence and exits with code 2.
+    The command line prints it as one sentence and exits with code 2. `about` is the key of a recipe that it concerns,
+    so that the line where that stands can be named too.
     """
 
+    def __init__(self, text: str, about: str | None = None) -> None:
+        super().__init__(text)
+        self.about = about
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> MdcgError:
+
+class MachineError(MdcgError):
+    """The disk or the GPU is to blame, not what was asked for: other runs would fare no better."""
+
+
+class Busy(MdcgError):
+    """Another process is at it."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str], about: str | None = None) -> MdcgError:
     """The error for a name that does not exist, with the nearest one that does.
 
     >>> str(unknown("method", "replya", ["naive", "replay"]))
@@ -23,4 +36,4 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> MdcgError:
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
     hint = f"; did you mean '{near[0]}'?" if near else "."
     known_names = f"Known: {', '.join(names)}." if names else "There is none."
-    return MdcgError(f"unknown {kind} '{name}'{hint} {known_names}")
+    return MdcgError(f"unknown {kind} '{name}'{hint} {known_names}", about)

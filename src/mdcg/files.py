@@ -10,7 +10,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from mdcg.errors import MdcgError
+from mdcg.errors import Busy, MachineError
 
 PARTIAL = ".partial"  # suffix of a file that is still being written
 
@@ -30,7 +30,7 @@ def whole_file(path: Path) -> Iterator[Path]:
         _flush(path.parent)  # a rename is on disk only once its folder is
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise MdcgError(
+        raise MachineError(
             f"cannot write {path}: {reason}; make room or choose a writable folder, then give the same command again."
         ) from error
     finally:
@@ -76,7 +76,7 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / ".lock").open("a+")
     except OSError as error:
-        raise MdcgError(
+        raise MachineError(
             f"cannot write in {folder}: {error.strerror or error}; choose another folder with --out."
         ) from error
     with file:
@@ -85,7 +85,7 @@ def locked(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             owner = file.read().strip() or "another process"
-            raise MdcgError(f"{folder} is in use by {owner}; wait for it to end, or give another --out.") from None
+            raise Busy(f"{folder} is in use by {owner}; wait for it to end, or give another --out.") from None
         file.seek(0)
         file.truncate()
         file.write(f"process {os.getpid()}")

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from mdcg.errors import MdcgError
+
 if TYPE_CHECKING:
     from mdcg.experiments.recipe import Recipe
 
@@ -64,9 +66,14 @@ def shares_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def asked_recipe(options: dict[str, Any], **methods: Any) -> Recipe:
     """The recipe file, overruled by what was given on the command line."""
-    from mdcg.experiments.recipe import make_recipe, parse_settings, read_recipe
+    from mdcg.experiments.recipe import make_recipe
+    from mdcg.experiments.words import parse_settings
+    from mdcg.experiments.written import read_written
 
-    keys: dict[str, Any] = read_recipe(options["recipe"]) if options["recipe"] else {}
+    written = read_written(options["recipe"]) if options["recipe"] else None
+    keys: dict[str, Any] = dict(written.content) if written else {}
+    if "axes" in keys:
+        raise MdcgError(f"{options['recipe']} has axes; give it to 'mdcg sweep'.")
     said = {**options, **methods}
     given = {key: value for key, value in said.items() if key not in NOT_IN_RECIPE and value is not None}
     if "method" in given:
@@ -75,7 +82,12 @@ def asked_recipe(options: dict[str, Any], **methods: Any) -> Recipe:
     if options["settings"]:
         in_file = keys.get("set")
         keys["set"] = {**(in_file if isinstance(in_file, dict) else {}), **parse_settings(options["settings"])}
-    return make_recipe(**keys)
+    try:
+        return make_recipe(**keys)
+    except MdcgError as error:
+        if written is None or error.about is None or error.about in given:
+            raise
+        raise written.wrong((error.about,), str(error)) from error
 
 
 def print_json(content: dict[str, Any]) -> None:

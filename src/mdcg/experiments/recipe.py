@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from mdcg.data import Dataset
@@ -17,6 +15,7 @@ from mdcg.experiments import presets
 from mdcg.experiments.presets import Preset
 from mdcg.experiments.protocol import protocol
 from mdcg.experiments.spec import RunSpec
+from mdcg.experiments.words import number, parse_seeds, read_value
 from mdcg.methods import METHODS
 from mdcg.methods.base import Value
 from mdcg.models import HEADS
@@ -36,6 +35,7 @@ class Recipe(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
+    title: str | None = None  # of the tables
     scenario: str
     method: str | None = None
     methods: list[str] = []
@@ -61,7 +61,10 @@ class Recipe(BaseModel):
     @field_validator("scenario")
     @classmethod
     def _canonical(cls, value: str) -> str:
-        return canonical(value)
+        try:
+            return canonical(value)
+        except MdcgError as error:
+            raise MdcgError(str(error), about="scenario") from error
 
     @field_validator("out", "data")
     @classmethod
@@ -80,7 +83,7 @@ class Recipe(BaseModel):
     @classmethod
     def _memories(cls, value: object) -> object:
         if isinstance(value, str):
-            value = [_read_value(part.strip()) for part in value.split(",")]
+            value = [read_value(part.strip()) for part in value.split(",")]
         return value if isinstance(value, list | tuple) else [value]
 
     @field_validator("memory")
@@ -94,7 +97,10 @@ class Recipe(BaseModel):
     @classmethod
     def _seeds(cls, value: object) -> object:
         if isinstance(value, str):
-            return parse_seeds(value)
+            try:
+                return parse_seeds(value)
+            except MdcgError as error:
+                raise MdcgError(str(error), about="seeds") from error
         return [value] if isinstance(value, int) and not isinstance(value, bool) else value
 
     @field_validator("seeds")
@@ -178,22 +184,26 @@ class Recipe(BaseModel):
         for key in self.set:
             if not any(key in self._settings_of(name) for name in names):
                 known = sorted({setting for name in names for setting in self._settings_of(name)})
-                raise unknown(f"setting of {', '.join(names)}", key, known)
+                raise unknown(f"setting of {', '.join(names)}", key, known, about=f"set.{key}")
         for name in names:
             if METHODS[name].uses_memory and not self.memory:
-                raise MdcgError(f"{name} needs a memory; give its size in images, for instance --memory 500.")
+                raise MdcgError(
+                    f"{name} needs a memory; give its size in images, for instance --memory 500.", about="method"
+                )
             needs, head = METHODS[name].needs_head, self._head(name)
             if needs == ("fixed" if HEADS[head].grows else "growing"):
                 which = {"growing": "that grows with the classes", "fixed": "that has all classes from the start"}
                 advice = "leave --head out" if self.head else "give one with --head"
-                raise MdcgError(f"{name} needs a head {which[needs]}, and '{head}' is none; {advice}.")
+                raise MdcgError(f"{name} needs a head {which[needs]}, and '{head}' is none; {advice}.", about="head")
         if self.backbone and self.backbone not in backbone_names():
-            raise unknown("backbone", self.backbone, backbone_names())
+            raise unknown("backbone", self.backbone, backbone_names(), about="backbone")
 
     def _resolve_one(self, name: str, memory: int, chosen: dict[str, Value], seed: int, dataset: Dataset) -> RunSpec:
         kind = METHODS[name]
-        _, tasks = parse(self.scenario)
-        task_sizes(dataset.classes, tasks)
+        try:
+            task_sizes(dataset.classes, parse(self.scenario)[1])
+        except MdcgError as error:
+            raise MdcgError(str(error), about="scenario") from error
         head, published = self._head(name), self.preset == "published"
         usual = protocol(self.scenario, dataset)
         backbone = presets.BACKBONES.get(usual.backbone, usual.backbone) if published else usual.backbone
@@ -201,20 +211,25 @@ class Recipe(BaseModel):
         if kind.uses_memory and memory < dataset.classes:
             raise MdcgError(
                 f"a memory of {memory} cannot hold one image of each of the {dataset.classes} classes; "
-                f"give --memory {dataset.classes} or more."
+                f"give --memory {dataset.classes} or more.",
+                about="memory",
             )
         if augmentation == "published" and self.augmentation and dataset.name != presets.OTHER_PIXELS:
             raise MdcgError(
                 f"the published augmentation departs from the paper's on {presets.OTHER_PIXELS} only; leave "
-                f"--augmentation out for {self.scenario}."
+                f"--augmentation out for {self.scenario}.",
+                about="augmentation",
             )
         given = {key: value for key, value in chosen.items() if key in kind.model_fields}
         try:
             method = kind(**{**kind.tuned(self.scenario, memory), **(kind.published if published else {}), **given})
         except ValidationError as error:
-            raise MdcgError(f"method {name}: {explain(error)}") from error
+            field = error.errors()[0]["loc"]
+            raise MdcgError(
+                f"method {name}: {explain(error)}", about=f"set.{field[0]}" if field else "method"
+            ) from error
         settings = {key: default for key, (default, _) in HEADS[head].settings.items()}
-        settings |= {key: _number(key, value) for key, value in chosen.items() if key in settings}
+        settings |= {key: number(key, value) for key, value in chosen.items() if key in settings}
         return RunSpec(
             scenario=self.scenario,
             fingerprint=dataset.fingerprint,
@@ -244,22 +259,6 @@ class Recipe(BaseModel):
         return [*METHODS[name].model_fields, *HEADS[self._head(name)].settings]
 
 
-def read_recipe(path: Path) -> dict[str, Any]:
-    """The keys of a YAML recipe, not yet checked."""
-    try:
-        content = yaml.safe_load(path.read_text("utf-8"))
-    except OSError as error:
-        raise MdcgError(f"cannot read recipe {path}: {error.strerror}; check the path.") from error
-    except UnicodeDecodeError as error:
-        raise MdcgError(f"recipe {path} is not a text file; give a YAML file.") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an impossible date, for instance
-        reason = " ".join(str(error).split())
-        raise MdcgError(f"recipe {path} is not valid YAML ({reason}); correct it.") from error
-    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise MdcgError(f"recipe {path} must be a list of 'key: value' lines, for instance 'scenario: digits-5'.")
-    return content
-
-
 def make_recipe(**keys: Any) -> Recipe:
     """A checked recipe; keys that are None count as left out."""
     keys = {key.replace("-", "_"): value for key, value in keys.items()}
@@ -271,20 +270,21 @@ def make_recipe(**keys: Any) -> Recipe:
     try:
         return Recipe(**{key: value for key, value in keys.items() if value is not None})
     except ValidationError as error:
-        raise MdcgError(explain(error)) from error
+        raise MdcgError(explain(error), about=str(error.errors()[0]["loc"][0])) from error
 
 
 def _unknown_key(key: str) -> MdcgError:
     if key in ("lr", "learning_rate"):
-        return MdcgError(f"unknown setting '{key}'; the learning rate is called 'rate'.")
+        return MdcgError(f"unknown setting '{key}'; the learning rate is called 'rate'.", about=key)
     settings = {name: default for head in HEADS.names() for name, (default, _) in HEADS[head].settings.items()}
     for method in METHODS.names():
         settings |= {name: field.default for name, field in METHODS[method].model_fields.items()}
     if key in settings:
+        example = f"set: {{{key}: {settings[key]}}}"
         return MdcgError(
-            f"'{key}' is a setting of a method or head; put it under set, for instance set: {{{key}: {settings[key]}}}."
+            f"'{key}' is a setting of a method or head; put it under set, for instance {example}.", about=key
         )
-    return unknown("setting", key, Recipe.model_fields)
+    return unknown("setting", key, Recipe.model_fields, about=key)
 
 
 def explain(error: ValidationError) -> str:
@@ -295,52 +295,3 @@ def explain(error: ValidationError) -> str:
     given = first["input"]
     value = f", not {given!r}" if isinstance(given, str | int | float) and str(given) not in message else ""
     return (f"'{where}' is wrong: " if where else "") + f"{message[0].lower()}{message[1:]}{value}."
-
-
-def parse_seeds(text: str) -> list[int]:
-    """Seeds as people write them.
-
-    >>> parse_seeds("0-2,7")
-    [0, 1, 2, 7]
-    """
-    seeds: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*([0-9]{1,12})(?:\s*-\s*([0-9]{1,12}))?\s*", part)
-        if not match:
-            raise MdcgError(f"'{text}' is not a list of seeds; write for instance 0-4 or 0,2,5.")
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last < first or last - first >= 10_000:
-            raise MdcgError(f"'{part.strip()}' is not a usable range of at most 10,000 seeds; write for instance 0-4.")
-        seeds += range(first, last + 1)
-    return seeds
-
-
-def parse_settings(texts: list[str]) -> dict[str, Value | list[Value]]:
-    """`--set key=value` options; several values make a list.
-
-    >>> parse_settings(["lam=1e-1,1", "flag=true", "kind=fast"])
-    {'lam': [0.1, 1], 'flag': True, 'kind': 'fast'}
-    """
-    settings: dict[str, Value | list[Value]] = {}
-    for text in texts:
-        key, equals, value = (part.strip() for part in text.partition("="))
-        values = [part.strip() for part in value.split(",")]
-        if not equals or not key or not all(values):
-            raise MdcgError(f"'--set {text}' is not of the form key=value, for instance --set lam=0.1.")
-        settings[key] = _read_value(value) if len(values) == 1 else [_read_value(part) for part in values]
-    return settings
-
-
-def _read_value(text: str) -> Value:
-    if re.fullmatch(r"[+-]?[0-9]{1,18}", text):
-        return int(text)
-    try:
-        return float(text)
-    except ValueError:
-        return {"true": True, "false": False}.get(text.lower(), text)
-
-
-def _number(key: str, value: Value) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
-        raise MdcgError(f"'{key}' must be a number, not {value!r}.")
-    return float(value)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
-from mdcg.errors import MdcgError
+from mdcg.errors import MachineError, MdcgError
 
 SHORTAGE = "out of memory|allocate memory|enough memory|ALLOC_FAILED|32BitIndex"
 
@@ -31,7 +31,7 @@ def troubles_explained() -> Iterator[None]:
                 "not wait for the GPU (.item(), shapes that depend on values), or set MDCG_GRAPHS=off."
             ) from error
         if re.search("CUDA|cuDNN|CUBLAS", str(error)):
-            raise MdcgError(
+            raise MachineError(
                 f"the GPU stopped working ({reason}); what was saved is kept: give the same command again, or go on "
                 "with --device cpu."
             ) from error

@@ -42,7 +42,7 @@ def members_that_fit(group: Group, compute: Compute, meter: Meter | None = None)
     before = meter.used()
     meter.restart()
     state = states.fresh(alone, compute)
-    with compute.settings():
+    with compute.settings(group.threads):
         for task in range(group.training.tasks - 1):
             state.task = task
             states.begin_task(state, alone)

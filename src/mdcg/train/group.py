@@ -15,6 +15,8 @@ from mdcg.memory import Draw, share_of_task
 from mdcg.methods import Method
 from mdcg.scenario import Scenario
 
+SMALL = 16  # pixels of an image's side
+
 
 @dataclass(frozen=True)
 class Member:
@@ -68,6 +70,11 @@ class Group:
             size = min(share, int(most[: self.sizes[past]].sum()))
             draws.append(Draw(size, classes=self.views[0].scenario.positions(past)))
         return draws
+
+    @property
+    def threads(self) -> int | None:
+        """On a CPU: one for small images, which gain nothing from more, so that results are the same on any machine."""
+        return 1 if self.dataset.shape[1] <= SMALL else None
 
     @cached_property
     def views(self) -> tuple[MemberData, ...]:

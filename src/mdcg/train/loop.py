@@ -89,7 +89,7 @@ class Trainer:
         return state
 
     def _train(self, state: State, tasks: int) -> None:
-        with self.compute.settings():
+        with self.compute.settings(self.group.threads):
             while state.task < tasks and len(state.failures(self.group)) < len(self.group.members):
                 if not state.task_begun:
                     self.begin_task(state)

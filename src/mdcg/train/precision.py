@@ -41,18 +41,21 @@ class Compute:
         return kernels.available() and torch.cuda.get_device_capability(self.device) >= (8, 0)
 
     @contextlib.contextmanager
-    def settings(self) -> Iterator[None]:
-        """TF32 and fused kernels on or off for the length of a run."""
+    def settings(self, threads: int | None = None) -> Iterator[None]:
+        """TF32 and fused kernels on or off for the length of a run, on a CPU with so many threads."""
+        before = torch.get_num_threads()
         matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
         tf32 = self.precision == "tf32"
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
         torch.backends.cudnn.allow_tf32 = tf32
+        torch.set_num_threads(threads or before)
         try:
             with kernels.use(self.fused):
                 yield
         finally:
             torch.set_float32_matmul_precision(matmul)
             torch.backends.cudnn.allow_tf32 = cudnn
+            torch.set_num_threads(before)
 
     def put(self, array: npt.NDArray[Any]) -> Tensor:
         """A host array on the device."""

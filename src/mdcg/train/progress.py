@@ -1,20 +1,32 @@
-"""A progress bar on standard error, where that is a terminal."""
+"""Progress bars on standard error, where that is a terminal."""
 
 from __future__ import annotations
 
 import sys
 from types import TracebackType
+from typing import Protocol, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from mdcg.train.group import Group
+
+
+class Display(Protocol):
+    """What somebody who waits is shown of a group that trains."""
+
+    def begin(self, title: str, group: Group, total: int, done: int) -> None:
+        """Of so many steps, some done before."""
+
+    def step(self, count: int) -> None: ...
+    def epoch(self, task: int, epoch: int, loss: float) -> None: ...
+
 
 class Progress:
-    """Steps done and left, the last epoch's loss, the remaining time."""
+    """Of one group: steps done and left, the last epoch's loss, the remaining time."""
 
-    def __init__(self, title: str, quiet: bool) -> None:
-        self._title = title
+    def __init__(self, quiet: bool) -> None:
         self._bar = Bar(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -25,8 +37,9 @@ class Progress:
             disable=quiet or not sys.stderr.isatty(),
             transient=True,
         )
+        self._task = self._bar.add_task("", visible=False, note="")
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         self._bar.__enter__()
         return self
 
@@ -35,8 +48,8 @@ class Progress:
     ) -> None:
         self._bar.__exit__(kind, error, trace)
 
-    def begin(self, total: int, done: int) -> None:
-        self._task = self._bar.add_task(self._title, total=total, completed=done, note="")
+    def begin(self, title: str, group: Group, total: int, done: int) -> None:
+        self._bar.reset(self._task, description=title, total=total, completed=done, visible=True, note="")
 
     def step(self, count: int) -> None:
         self._bar.advance(self._task, count)

@@ -1,0 +1,161 @@
+"""A recipe with axes: every combination of their values with what stands beside them, the base.
+
+scenario: c10-5
+seeds: 0-4
+axes:
+  memory: [200, 500]            # a key of recipes, or set.NAME, and its values
+  variant:                      # or a name, and for each of its values what that sets
+    MD-CG: {method: md-cg}
+    S-CG: {method: md-cg, head: single-gate}
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mdcg.errors import MdcgError, unknown
+from mdcg.experiments.recipe import Recipe, make_recipe
+from mdcg.experiments.written import Place, Written
+
+NOT_AXES = {"title", "seeds", "methods", "set", "out", "data", "device"}  # they belong to the base
+
+
+@dataclass(frozen=True)
+class Value:
+    """One value of an axis: its name, what it sets, and where that is written."""
+
+    label: str
+    sets: Mapping[str, Any]  # keys as `memory` or `set.lam`
+    places: Mapping[str, Place]
+
+
+@dataclass(frozen=True)
+class Combination:
+    """One value of each axis: the recipe that they make with the base."""
+
+    recipe: Recipe
+    labels: Mapping[str, str]  # by axis
+    written: Written
+    places: Mapping[str, Place]
+
+    def located(self, error: MdcgError) -> MdcgError:
+        """The same error with file and line, where it is about something that is written there."""
+        place = self.places.get(error.about or "")
+        return self.written.wrong(place, str(error)) if place else error
+
+
+def combinations(written: Written, given: Mapping[str, Any]) -> list[Combination]:
+    """All of them, the last axis changing fastest; `given` (from the command line) overrules the base."""
+    base = {key: value for key, value in written.content.items() if key != "axes"}
+    settings = base.pop("set", None) or {}
+    if not isinstance(settings, dict):
+        raise written.wrong(("set",), "'set' must be 'name: value' lines, for instance set: {lam: 0.5}.")
+    flat = {**base, **{f"set.{name}": value for name, value in settings.items()}}
+    places = {key: _place_in_base(key) for key in flat}
+    axes = {name: list(_values(written, name, values)) for name, values in _axes(written).items()}
+    _refuse_collisions(written, places, axes)
+    found = []
+    for chosen in itertools.product(*axes.values()):
+        keys, where = dict(flat), dict(places)
+        for value in chosen:
+            keys |= value.sets
+            where |= value.places
+        keys |= given
+        labels = {axis: value.label for axis, value in zip(axes, chosen, strict=True)}
+        found.append(_combined(written, keys, where, labels))
+    return found
+
+
+def _combined(
+    written: Written, keys: Mapping[str, Any], places: Mapping[str, Place], labels: Mapping[str, str]
+) -> Combination:
+    settings = {key.removeprefix("set."): value for key, value in keys.items() if key.startswith("set.")}
+    plain = {key: value for key, value in keys.items() if not key.startswith("set.")}
+    try:
+        recipe = make_recipe(**plain, set=settings)
+        combination = Combination(recipe, labels, written, places)
+        recipe.check_names()
+    except MdcgError as error:
+        about = error.about or ""
+        place = places.get(about) or next((places[key] for key in places if key.startswith(f"{about}.")), None)
+        if place is None or not about:
+            raise MdcgError(f"{written.path}: {error}") from error
+        raise written.wrong(place, str(error)) from error
+    return combination
+
+
+def _place_in_base(key: str) -> Place:
+    return ("set", key.removeprefix("set.")) if key.startswith("set.") else (key,)
+
+
+def _axes(written: Written) -> dict[str, Any]:
+    axes = written.content.get("axes") or {}
+    if not isinstance(axes, dict) or not all(isinstance(name, str) for name in axes):
+        raise written.wrong(("axes",), "'axes' must be 'name: [values]' lines, for instance memory: [200, 500].")
+    return axes
+
+
+def _values(written: Written, name: str, values: Any) -> Iterator[Value]:
+    """Of one axis, named by its key or, where its values set several keys, by any other word."""
+    place: Place = ("axes", name)
+    key = name.replace("-", "_")
+    if key in NOT_AXES:
+        hint = "one axis for each, as set.lam: [0.1, 1]" if key == "set" else f"write '{name}' beside 'axes'"
+        raise written.wrong(place, f"'{name}' cannot be an axis; {hint}.")
+    if not values and not isinstance(values, int | float):
+        raise written.wrong(place, f"axis '{name}' is empty; give at least one value, or remove it.")
+    if isinstance(values, dict):
+        yield from _variants(written, name, values)
+        return
+    if key not in Recipe.model_fields and not key.startswith("set."):
+        keys = [*(set(Recipe.model_fields) - NOT_AXES), "set.NAME"]
+        raise written.wrong(place, str(unknown("axis", name, keys)))
+    if not isinstance(values, list):
+        raise written.wrong(place, f"axis '{name}' must be a list of values, for instance [{values}].")
+    for index, value in enumerate(values):
+        if isinstance(value, list | dict) or value is None:
+            raise written.wrong((*place, index), f"a value of axis '{name}' must be a number or a word, not {value!r}.")
+        if value in values[:index]:
+            raise written.wrong((*place, index), f"axis '{name}' has the value {value} twice; keep one.")
+        yield Value(str(value), {key: value}, {key: (*place, index)})
+
+
+def _variants(written: Written, name: str, values: Mapping[Any, Any]) -> Iterator[Value]:
+    if name.replace("-", "_") in Recipe.model_fields:
+        raise written.wrong(
+            ("axes", name),
+            f"axis '{name}' must be a list of values; an axis that sets several keys needs another name.",
+        )
+    for label, sets in values.items():
+        here: Place = ("axes", name, label)
+        if not isinstance(sets, dict) or not sets:
+            raise written.wrong(here, f"'{label}' must say what it sets, for instance {{method: md-cg}}.")
+        flat: dict[str, Any] = {}
+        places: dict[str, Place] = {}
+        for key, value in sets.items():
+            plain = str(key).replace("-", "_")
+            if plain == "set" and isinstance(value, dict):
+                flat |= {f"set.{setting}": one for setting, one in value.items()}
+                places |= {f"set.{setting}": (*here, key, setting) for setting in value}
+                continue
+            if plain not in Recipe.model_fields or plain in NOT_AXES:
+                known = set(Recipe.model_fields) - NOT_AXES | {"set"}
+                raise written.wrong((*here, key), str(unknown("key", str(key), known)))
+            flat[plain], places[plain] = value, (*here, key)
+        yield Value(str(label), flat, places)
+
+
+def _refuse_collisions(written: Written, base: Mapping[str, Place], axes: Mapping[str, list[Value]]) -> None:
+    """Where two would set one key, which of them counts would be anybody's guess."""
+    owner: dict[str, Place] = dict(base)
+    for name, values in axes.items():
+        mine = {key: place for value in values for key, place in value.places.items()}
+        for key, place in mine.items():
+            if key in owner:
+                raise written.wrong(
+                    place, f"axis '{name}' sets '{key}', which line {written.line(owner[key])} sets too; keep one."
+                )
+        owner |= mine

@@ -1,0 +1,89 @@
+"""Which runs train together: groups that were begun go on as they were, the rest is grouped anew."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from mdcg.data import Dataset
+from mdcg.experiments.spec import RunSpec
+from mdcg.experiments.store import Store
+from mdcg.train.checkpoint import DONE, MEMBERS, Checkpoints
+from mdcg.train.group import SMALL
+from mdcg.train.precision import Compute
+
+GROUPS = ".groups"  # checkpoints of unfinished groups, below the store
+Warn = Callable[[str], None]
+
+
+def silent(text: str) -> None:
+    """For those who want no warnings."""
+
+
+def default_members(dataset: Dataset, compute: Compute) -> int:
+    """On a CPU only small images gain from company; larger ones would just take more memory."""
+    return 64 if compute.device.type == "cuda" or dataset.shape[1] <= SMALL else 1
+
+
+def split(specs: list[RunSpec], parts: int) -> list[list[RunSpec]]:
+    """Parts of nearly equal size, in order."""
+    ends = [len(specs) * (part + 1) // parts for part in range(parts)]
+    return [specs[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def plan(
+    store: Store,
+    specs: Sequence[RunSpec],
+    most: Callable[[RunSpec], int],
+    fresh: bool = False,
+    warn: Warn = silent,
+) -> list[list[RunSpec]]:
+    """Groups to train: first those that were begun and not finished, as they were; then new ones, at most so large."""
+    asked = {spec.name: spec for spec in specs}
+    open_ = {name: spec for name, spec in asked.items() if fresh or store.finished(spec) is None}
+    groups: list[list[RunSpec]] = []
+    for folder, names in [] if fresh else begun(store):
+        if not any(name in open_ for name in names):
+            if all(name in asked for name in names):  # all of it was finished in other company
+                Checkpoints(folder, warn).discard()
+        elif all(name in asked for name in names):
+            together = [asked[name] for name in names]
+            if len({spec.group_key() for spec in together}) == 1:
+                groups.append(together)
+                open_ = {name: spec for name, spec in open_.items() if name not in names}
+        else:
+            warn(
+                f"{len(names)} runs were begun together and not finished, among them some asked for now; these "
+                "start anew. To go on with all of them, ask for all of them as before."
+            )
+    new: dict[str, list[RunSpec]] = {}
+    for spec in open_.values():
+        new.setdefault(spec.group_key(), []).append(spec)
+    for together in new.values():
+        size = most(together[0])
+        groups += [together[start : start + size] for start in range(0, len(together), size)]
+    return groups
+
+
+def begun(store: Store) -> list[tuple[Path, list[str]]]:
+    """Folder and run names of each unfinished group."""
+    found = []
+    for folder in sorted((store.root / GROUPS).glob("*")):
+        if folder.name.endswith(DONE):
+            shutil.rmtree(folder, ignore_errors=True)
+            continue
+        with contextlib.suppress(OSError, ValueError):
+            names = json.loads((folder / MEMBERS).read_text())
+            if isinstance(names, list) and len(set(map(str, names))) == len(names) > 0:
+                found.append((folder, [str(name) for name in names]))
+    return found
+
+
+def group_folder(store: Store, specs: Sequence[RunSpec]) -> Path:
+    """Where a group keeps its checkpoints."""
+    names = "\n".join(spec.name for spec in specs)
+    return store.root / GROUPS / hashlib.blake2b(names.encode(), digest_size=8).hexdigest()
