@@ -13,13 +13,24 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from mdcg.api import Result, compare, run
+    from mdcg.api import Result, Sweep, compare, run
     from mdcg.errors import MdcgError
     from mdcg.estimator import Learner
     from mdcg.methods.base import METHODS, Method, Step
     from mdcg.models.backbones import register_backbone
 
-__all__ = ["METHODS", "Learner", "MdcgError", "Method", "Result", "Step", "compare", "register_backbone", "run"]
+__all__ = [
+    "METHODS",
+    "Learner",
+    "MdcgError",
+    "Method",
+    "Result",
+    "Step",
+    "Sweep",
+    "compare",
+    "register_backbone",
+    "run",
+]
 
 _HOMES = {
     "METHODS": "mdcg.methods",
@@ -28,6 +39,7 @@ _HOMES = {
     "Method": "mdcg.methods",
     "Result": "mdcg.api",
     "Step": "mdcg.methods",
+    "Sweep": "mdcg.api",
     "compare": "mdcg.api",
     "register_backbone": "mdcg.models.backbones",
     "run": "mdcg.api",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,9 +16,14 @@ from mdcg import metrics
 from mdcg.data import Dataset, load
 from mdcg.errors import MdcgError
 from mdcg.estimator import Learner
+from mdcg.experiments import sweep as sweeps
+from mdcg.experiments.axes import combinations
+from mdcg.experiments.display import SweepDisplay
 from mdcg.experiments.recipe import Recipe, make_recipe
 from mdcg.experiments.runner import run_specs
 from mdcg.experiments.store import MODEL, Record, Store
+from mdcg.experiments.sweep import Cell, Executor, Planned, Site
+from mdcg.experiments.written import read_written
 from mdcg.memory import Memory
 from mdcg.metrics import Matrix
 from mdcg.scenario import parse
@@ -172,3 +177,49 @@ def load_for(recipe: Recipe) -> Dataset:
 
 def _warn(text: str) -> None:
     print(f"mdcg: {text}", file=sys.stderr)
+
+
+class Sweep:
+    """All runs of a recipe with axes: plan them, run them, look at them.
+
+    >>> work = Sweep.read("recipes/quick.yaml", only={"method": ["naive"]})
+    >>> len(work.plan().jobs)
+    1
+    """
+
+    def __init__(self, cells: list[Cell], site: Site, title: str) -> None:
+        self.cells, self.site, self.title = cells, site, title
+
+    @classmethod
+    def read(
+        cls,
+        recipe: Path | str,
+        *,
+        only: Mapping[str, Sequence[str]] | None = None,
+        members: int | None = None,
+        **given: Any,
+    ) -> Sweep:
+        """`given` (seeds, out, data, device, precision) overrules what the recipe says."""
+        path = Path(recipe)
+        found = combinations(read_written(path), given)
+        base = found[0].recipe
+        site = Site(base.out, base.data, base.device, members)
+        cells = sweeps.only(sweeps.resolve(found, site), only or {})
+        return cls(cells, site, base.title or path.stem)
+
+    def plan(self, retry: bool = False) -> Planned:
+        """What would be trained, in which groups."""
+        return sweeps.plan_sweep(self.cells, self.site, retry, _warn)
+
+    def run(self, retry: bool = False, quiet: bool = False, executor: Executor | None = None) -> dict[str, str]:
+        """Train what is not finished; by run, why some failed, now or before."""
+        planned = self.plan(retry)
+        with SweepDisplay(planned, quiet) as display:
+            failures = (executor or sweeps.do_here)(planned.jobs, self.site, display, _warn)
+        return {**planned.failed, **failures}
+
+    def records(self) -> dict[str, Record]:
+        """Of all finished runs, by name."""
+        specs = [spec for cell in self.cells for spec in cell.specs]
+        found = [self.site.store.finished(spec) for spec in specs]
+        return {record.spec.name: record for record in found if record is not None}

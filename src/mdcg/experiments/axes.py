@@ -57,6 +57,12 @@ def combinations(written: Written, given: Mapping[str, Any]) -> list[Combination
     places = {key: _place_in_base(key) for key in flat}
     axes = {name: list(_values(written, name, values)) for name, values in _axes(written).items()}
     _refuse_collisions(written, places, axes)
+    for key in [key for key, value in flat.items() if isinstance(value, list) and key != "seeds"]:
+        # Several values beside the axes make one too.
+        name, values, place = key.replace("methods", "method"), flat.pop(key), places.pop(key)
+        axes[name] = [Value(str(value), {name: value}, {name: (*place, n)}) for n, value in enumerate(values)]
+        if not values:
+            raise written.wrong(place, f"'{key}' is empty; give at least one value.")
     found = []
     for chosen in itertools.product(*axes.values()):
         keys, where = dict(flat), dict(places)

@@ -68,6 +68,10 @@ class Record(BaseModel):
         return self
 
     @property
+    def device(self) -> str:
+        return str(self.environment.get("device", ""))
+
+    @property
     def R(self) -> Matrix:
         return metrics.accuracy_matrix(self.correct, self.total, self.sizes)
 
@@ -142,15 +146,19 @@ def read_record(folder: Path) -> Record:
         raise MdcgError(f"{path} is damaged or from another version; repeat the run with --fresh.") from error
 
 
+def device_name(compute: Compute) -> str:
+    return torch.cuda.get_device_name() if compute.device.type == "cuda" else "cpu"
+
+
 def environment(compute: Compute) -> dict[str, Any]:
-    gpu = torch.cuda.get_device_name() if compute.device.type == "cuda" else None
     return {
         "mdcg": mdcg.__version__,
         "torch": torch.__version__,
         "numpy": np.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "device": gpu or f"cpu ({torch.get_num_threads()} threads)",
+        "device": device_name(compute),
+        "threads": torch.get_num_threads(),
         "precision": compute.precision,
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -1,0 +1,107 @@
+"""Commands for many runs at once."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from mdcg.cli.app import app
+from mdcg.cli.options import print_json
+from mdcg.errors import MdcgError
+from mdcg.train.signals import Stopped
+
+if TYPE_CHECKING:
+    from mdcg.experiments.sweep import Executor, Planned
+
+
+@app.command()
+def sweep(
+    recipe: Annotated[Path, typer.Argument(help="A YAML recipe with axes, for instance recipes/quick.yaml.")],
+    only: Annotated[list[str] | None, typer.Option(help="Only these, as method=md-cg,replay,memory=500.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds in place of the recipe's, for instance 0-4.")] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Show what would run and how long it may take; run nothing.")
+    ] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Try again what failed before.")] = False,
+    on: Annotated[str | None, typer.Option(help="ray or ray:ADDRESS, to train on a Ray cluster.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for runs.  [default: runs]")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder or archive of the dataset.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.  [default: auto]")] = None,
+    precision: Annotated[str | None, typer.Option(help="auto, fp32, tf32, bf16 or fp64.  [default: auto]")] = None,
+    members: Annotated[int | None, typer.Option(min=1, help="Most runs to train together.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Train everything that a recipe with axes means, and print the table. Given again, it goes on where it was."""
+    from mdcg.api import Sweep
+    from mdcg.report.sweep import sweep_json, sweep_table
+
+    asked = {"seeds": seeds, "out": out, "data": data, "device": device, "precision": precision}
+    given = {key: value for key, value in asked.items() if value is not None}
+    work = Sweep.read(recipe, only=_wanted(only or []), members=members, **given)
+    executor = _executor(on)
+    if plan:
+        return _print_plan(work.plan(retry=retry))
+    try:
+        failures = work.run(retry=retry, executor=executor)
+    except Stopped as stopped:
+        print(f"mdcg: {stopped}; give the same command again to go on.", file=sys.stderr)
+        raise SystemExit(128 + stopped.signal) from None
+    records = work.records()
+    if as_json:
+        print_json(sweep_json(work.cells, records, failures))
+    else:
+        console = Console()
+        console.print(sweep_table(work.cells, records, work.title, console))
+    if failures:
+        reasons = list(failures.values())
+        for reason in dict.fromkeys(reasons):
+            print(f"mdcg: {reasons.count(reason)} of {len(reasons)} failed runs: {reason}", file=sys.stderr)
+        print("mdcg: what failed is left out from now on; --retry tries it again.", file=sys.stderr)
+        raise SystemExit(1)
+    return None
+
+
+def _wanted(texts: list[str]) -> dict[str, list[str]]:
+    """`method=md-cg,replay,memory=500`: a part without = is one more value."""
+    wanted: dict[str, list[str]] = {}
+    key = ""
+    for part in ",".join(texts).split(",") if texts else []:
+        name, equals, value = part.partition("=")
+        if equals:
+            key, part = name.strip(), value
+        if not key or not part.strip():
+            raise MdcgError(f"'{','.join(texts)}' says not what to keep; write --only method=md-cg,memory=500.")
+        wanted.setdefault(key, []).append(part.strip())
+    return wanted
+
+
+def _executor(on: str | None) -> Executor | None:
+    if on is None:
+        return None
+    kind, _, address = on.partition(":")
+    if kind != "ray":
+        raise MdcgError(f"'{on}' is no place to train on; write --on ray, or --on ray:ADDRESS for a running cluster.")
+    from mdcg.experiments.cluster import on_ray
+
+    return on_ray(address or None)
+
+
+def _print_plan(planned: Planned) -> None:
+    from mdcg.experiments.display import duration
+    from mdcg.report.sweep import plan_table
+
+    runs = sum(len(job.specs) for job in planned.jobs)
+    if planned.jobs:
+        Console().print(plan_table(planned))
+    time = "" if planned.seconds is None else f", about {duration(planned.seconds)}"
+    print(
+        f"{runs} runs in {len(planned.jobs)} groups to train{time if runs else ''}; {len(planned.finished)} finished."
+    )
+    if runs and planned.seconds is None:
+        print("How long that takes can be told once a run of the same network and device is finished here.")
+    if planned.failed:
+        print(f"{len(planned.failed)} failed before and are left out; --retry tries them again.")

@@ -1,0 +1,135 @@
+"""A sweep as tables for the terminal: what it would do, and what it gave, beside the paper's numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mdcg import paper
+from mdcg.experiments.display import duration
+from mdcg.experiments.spec import RunSpec
+from mdcg.experiments.store import Record
+from mdcg.experiments.sweep import Cell, Planned
+from mdcg.methods import METHODS
+from mdcg.metrics import mean_std
+from mdcg.report.tables import spread
+
+MEMORY = "memory"
+
+
+def plan_table(planned: Planned) -> Table:
+    """One line for each group of runs that would train together."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for name, side in (("group", "right"), ("runs", "right"), ("method", "left"), ("memory", "left")):
+        table.add_column(name, justify="right" if side == "right" else "left")
+    table.add_column("seeds")
+    table.add_column("time", justify="right")
+    for number, job in enumerate(planned.jobs, start=1):
+        first = job.specs[0]
+        time = "?" if job.seconds is None else duration(job.seconds)
+        head = "" if first.head == METHODS[first.method].head else f", {first.head}"
+        table.add_row(
+            str(number),
+            str(len(job.specs)),
+            f"{first.method}{head} on {first.scenario}",
+            _several([spec.memory for spec in job.specs if spec.memory]),
+            _several([spec.seed for spec in job.specs]),
+            time,
+        )
+    return table
+
+
+def _several(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, sorted(set(numbers)))) or "–"
+
+
+def sweep_table(cells: Sequence[Cell], records: Mapping[str, Record], title: str, console: Console) -> Table:
+    """A line for each setting, a column for each memory size; below each result the paper's."""
+    whole = _sweep_table(cells, records, title, with_bwt=True)
+    if console.measure(whole, options=console.options.update(width=10_000)).maximum <= console.width:
+        return whole
+    return _sweep_table(cells, records, title, with_bwt=False)
+
+
+def _sweep_table(cells: Sequence[Cell], records: Mapping[str, Record], title: str, with_bwt: bool) -> Table:
+    sizes = sorted({spec.memory for cell in cells for spec in cell.specs})
+    rows: dict[str, dict[int, list[Record]]] = {}
+    for cell in cells:
+        own = rows.setdefault(row_label(cell), {})
+        for spec in cell.specs:
+            if spec.name in records:
+                own.setdefault(spec.memory, []).append(records[spec.name])
+    counts = {len(found) for row in rows.values() for found in row.values()}
+    table = Table(
+        title=Text(title), title_justify="left", caption=_caption(counts, with_bwt), caption_justify="left",
+        box=box.SIMPLE_HEAD,
+    )  # fmt: skip
+    table.add_column("")
+    for size in sizes:
+        table.add_column(f"memory {size}" if size else "no memory", justify="right", no_wrap=True)
+    ranks = {size: _ranked([row[size] for row in rows.values() if size in row]) for size in sizes}
+    for label, row in rows.items():
+        table.add_row(Text(label), *[_entry(row.get(size), ranks[size], with_bwt) for size in sizes])
+    return table
+
+
+def row_label(cell: Cell) -> str:
+    """Its values on all axes but the memory's."""
+    parts = [value for axis, value in cell.labels.items() if axis != MEMORY]
+    return ", ".join(parts) or cell.specs[0].method
+
+
+def _ranked(settings: Sequence[Sequence[Record]]) -> list[float]:
+    return sorted((_accuracy(records)[0] for records in settings), reverse=True)
+
+
+def _accuracy(records: Sequence[Record]) -> tuple[float, float]:
+    return mean_std([record.metrics["ACC"] for record in records])
+
+
+def _entry(records: Sequence[Record] | None, ranks: Sequence[float], with_bwt: bool) -> Text:
+    if not records:
+        return Text("")
+    mean, std = _accuracy(records)
+    bwt = mean_std([record.metrics["BWT"] for record in records])[0]
+    style = {0: "bold", 1: "underline"}.get(ranks.index(mean), "") if len(ranks) > 1 else ""
+    text = Text(spread(mean, std) + _after(bwt, with_bwt), style=style)
+    printed = printed_cell(records[0].spec)
+    if printed is not None:
+        std = math.nan if printed.acc_std is None else printed.acc_std
+        bwt = math.nan if printed.bwt is None else printed.bwt
+        text.append(f"\n{spread(printed.acc, std)}{_after(bwt, with_bwt)}", style="not bold not underline dim")
+    return text
+
+
+def _after(bwt: float, with_bwt: bool) -> str:
+    return f" | {bwt:.1f}" if with_bwt and not math.isnan(bwt) else ""
+
+
+def printed_cell(spec: RunSpec) -> paper.Cell | None:
+    """What the paper prints of such a run."""
+    if spec.hold_out:
+        return None
+    head = "" if spec.head == METHODS[spec.method].head else spec.head
+    return paper.cell(spec.scenario, spec.method, spec.memory, head)
+
+
+def _caption(counts: set[int], with_bwt: bool) -> str:
+    what = "ACC | BWT" if with_bwt else "ACC"
+    over = f", mean ± sample std over {'-'.join(map(str, sorted({min(counts), max(counts)})))} seeds" if counts else ""
+    return f"{what} in percent{over}; below it the paper's. Bold: best, underlined: second."
+
+
+def sweep_json(cells: Sequence[Cell], records: Mapping[str, Record], failures: Mapping[str, str]) -> dict[str, Any]:
+    settings = []
+    for cell in cells:
+        own = [records[spec.name] for spec in cell.specs if spec.name in records]
+        runs = [{"name": record.spec.name, **record.as_json()} for record in own]
+        settings.append({"labels": dict(cell.labels), "memory": cell.specs[0].memory, "runs": runs})
+    return {"settings": settings, "failed": dict(failures)}

@@ -1,0 +1,58 @@
+"""A sweep on a Ray cluster, one of whose two nodes is lost on the way."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mdcg
+from tests.test_sweep import RECIPE, outcome
+
+ray = pytest.importorskip("ray")
+from mdcg.experiments.cluster import on_ray  # noqa: E402
+from mdcg.experiments.plan import begun  # noqa: E402
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Any:
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+def test_a_node_is_lost(cluster: Any, tmp_path: Path) -> None:
+    recipe = tmp_path / "sweep.yaml"
+    recipe.write_text(RECIPE)
+    undisturbed = mdcg.Sweep.read(recipe, out=tmp_path / "here", device="cpu")
+    assert undisturbed.run(quiet=True) == {}
+    nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+    cluster.wait_for_nodes()
+    work = mdcg.Sweep.read(recipe, out=tmp_path / "there", device="cpu", members=2)
+    lost = threading.Event()
+
+    def lose_a_node() -> None:
+        """Once both are at work and something has been saved."""
+        while sum(any(folder.glob("*.safetensors")) for folder, _ in begun(work.site.store)) < 2:
+            time.sleep(0.05)
+        cluster.remove_node(nodes[1], allow_graceful=False)
+        lost.set()
+
+    killer = threading.Thread(target=lose_a_node, daemon=True)
+    killer.start()
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    assert work.run(quiet=True, executor=on_ray(None)) == {}
+    assert lost.is_set()
+    assert outcome(work) == outcome(undisturbed)
+    assert not begun(work.site.store)
+
+
+def test_no_cluster_there() -> None:
+    with pytest.raises(mdcg.MdcgError, match="no Ray cluster answers at 127.0.0.1:1 "):
+        on_ray("127.0.0.1:1")([object()], None, None, None)  # type: ignore[arg-type, list-item]
