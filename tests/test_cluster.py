@@ -24,7 +24,7 @@ def cluster(tmp_path: Path) -> Any:
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     yield made
     ray.shutdown()
-    made.shutdown()
+    made.shutdown()  # type: ignore[no-untyped-call]
 
 
 def test_a_node_is_lost(cluster: Any, tmp_path: Path) -> None:
@@ -54,5 +54,5 @@ def test_a_node_is_lost(cluster: Any, tmp_path: Path) -> None:
 
 
 def test_no_cluster_there() -> None:
-    with pytest.raises(mdcg.MdcgError, match="no Ray cluster answers at 127.0.0.1:1 "):
+    with pytest.raises(mdcg.MdcgError, match=r"no Ray cluster answers at 127\.0\.0\.1:1 "):
         on_ray("127.0.0.1:1")([object()], None, None, None)  # type: ignore[arg-type, list-item]

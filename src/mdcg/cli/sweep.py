@@ -37,7 +37,7 @@ def sweep(
 ) -> None:
     """Train everything that a recipe with axes means, and print the table. Given again, it goes on where it was."""
     from mdcg.api import Sweep
-    from mdcg.report.sweep import sweep_json, sweep_table
+    from mdcg.report.sweep import caption, sweep_json, sweep_table
 
     asked = {"seeds": seeds, "out": out, "data": data, "device": device, "precision": precision}
     given = {key: value for key, value in asked.items() if value is not None}
@@ -56,6 +56,7 @@ def sweep(
     else:
         console = Console()
         console.print(sweep_table(work.cells, records, work.title, console))
+        print(caption(work.cells, records))
     if failures:
         reasons = list(failures.values())
         for reason in dict.fromkeys(reasons):

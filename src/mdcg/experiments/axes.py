@@ -70,6 +70,7 @@ def combinations(written: Written, given: Mapping[str, Any]) -> list[Combination
             keys |= value.sets
             where |= value.places
         keys |= given
+        where = {key: place for key, place in where.items() if key not in given}
         labels = {axis: value.label for axis, value in zip(axes, chosen, strict=True)}
         found.append(_combined(written, keys, where, labels))
     return found
@@ -87,9 +88,11 @@ def _combined(
     except MdcgError as error:
         about = error.about or ""
         place = places.get(about) or next((places[key] for key in places if key.startswith(f"{about}.")), None)
-        if place is None or not about:
-            raise MdcgError(f"{written.path}: {error}") from error
-        raise written.wrong(place, str(error)) from error
+        if place and about:
+            raise written.wrong(place, str(error)) from error
+        if about in keys:  # it was given on the command line
+            raise
+        raise MdcgError(f"{written.path}: {error}") from error
     return combination
 
 

@@ -65,11 +65,7 @@ def _sweep_table(cells: Sequence[Cell], records: Mapping[str, Record], title: st
         for spec in cell.specs:
             if spec.name in records:
                 own.setdefault(spec.memory, []).append(records[spec.name])
-    counts = {len(found) for row in rows.values() for found in row.values()}
-    table = Table(
-        title=Text(title), title_justify="left", caption=_caption(counts, with_bwt), caption_justify="left",
-        box=box.SIMPLE_HEAD,
-    )  # fmt: skip
+    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("")
     for size in sizes:
         table.add_column(f"memory {size}" if size else "no memory", justify="right", no_wrap=True)
@@ -120,10 +116,17 @@ def printed_cell(spec: RunSpec) -> paper.Cell | None:
     return paper.cell(spec.scenario, spec.method, spec.memory, head)
 
 
-def _caption(counts: set[int], with_bwt: bool) -> str:
-    what = "ACC | BWT" if with_bwt else "ACC"
-    over = f", mean ± sample std over {'-'.join(map(str, sorted({min(counts), max(counts)})))} seeds" if counts else ""
-    return f"{what} in percent{over}; below it the paper's. Bold: best, underlined: second."
+def caption(cells: Sequence[Cell], records: Mapping[str, Record]) -> str:
+    """What the table's numbers are."""
+    done = [[spec for spec in cell.specs if spec.name in records] for cell in cells]
+    counts = sorted({len(specs) for specs in done if specs})
+    over = (
+        f"mean ± sample std over {' to '.join(map(str, dict.fromkeys([counts[0], counts[-1]])))} seeds"
+        if counts
+        else ""
+    )
+    beside = "; below it the paper's" if any(printed_cell(spec) for specs in done for spec in specs) else ""
+    return f"ACC | BWT in percent, {over}{beside}. Bold: best, underlined: second."
 
 
 def sweep_json(cells: Sequence[Cell], records: Mapping[str, Record], failures: Mapping[str, str]) -> dict[str, Any]:
