@@ -12,9 +12,10 @@ from pathlib import Path
 from mdcg.data import Dataset
 from mdcg.errors import MdcgError
 from mdcg.estimator import Learner
+from mdcg.experiments.environment import environment, source
 from mdcg.experiments.presets import augmented
 from mdcg.experiments.spec import RunSpec
-from mdcg.experiments.store import Record, Store, environment
+from mdcg.experiments.store import Record, Store
 from mdcg.experiments.troubles import Shortage, is_shortage, troubles_explained
 from mdcg.files import locked, remove_partial, write_whole
 from mdcg.train import state as states
@@ -47,6 +48,7 @@ def run_specs(
     Runs that can share a group train together, at most `members` at a time; `fresh` repeats finished ones.
     """
     store = Store(out)
+    source()  # now: the files may change while runs train
     done = 0 if fresh else sum(store.finished(spec) is not None for spec in specs)
     if done:
         warn(f"{done} of {len(specs)} runs were already finished; --fresh repeats them.")
