@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,7 @@ from mdcg.experiments.store import MODEL, Record, Store
 from mdcg.memory import Memory
 from mdcg.metrics import Matrix
 from mdcg.scenario import parse
+from mdcg.trackers import Tracker, opened
 from mdcg.train.precision import compute
 
 
@@ -107,11 +108,13 @@ def run(
     members: int | None = None,
     fresh: bool = False,
     quiet: bool = False,
+    log: Sequence[str | Tracker] = (),
     **recipe: Any,
 ) -> Result:
     """Train one method for each seed, or take up the runs that are already there.
 
-    Keywords are those of `Recipe`: scenario, method, memory, epochs, backbone, set, …
+    Keywords are those of `Recipe`: scenario, method, memory, epochs, backbone, set, … `log` names trackers, for
+    instance ["tensorboard"], or gives your own.
 
     >>> import mdcg, tempfile
     >>> result = mdcg.run(scenario="digits-2", method="naive", epochs=1, seeds=range(2), out=tempfile.mkdtemp())
@@ -123,7 +126,7 @@ def run(
     asked = _recipe(seeds, recipe)
     if len(asked.memory) > 1 or any(isinstance(value, list) for value in asked.set.values()):
         raise MdcgError("mdcg.run takes one memory size and one value of each setting; for several see mdcg.compare.")
-    (result,) = run_recipe(asked, members=members, fresh=fresh, quiet=quiet).values()
+    (result,) = run_recipe(asked, members=members, fresh=fresh, quiet=quiet, log=log).values()
     return result
 
 
@@ -133,6 +136,7 @@ def compare(
     members: int | None = None,
     fresh: bool = False,
     quiet: bool = False,
+    log: Sequence[str | Tracker] = (),
     **recipe: Any,
 ) -> dict[str, Result]:
     """The same for several methods=[…], memory sizes memory=[…] or settings set={"lam": […]}: a result for each.
@@ -142,7 +146,7 @@ def compare(
     >>> sorted(mdcg.compare(scenario="digits-2", **asked))
     ['naive', 'replay']
     """
-    return run_recipe(_recipe(seeds, recipe), fresh=fresh, quiet=quiet, members=members)
+    return run_recipe(_recipe(seeds, recipe), fresh=fresh, quiet=quiet, members=members, log=log)
 
 
 def _recipe(seeds: Iterable[int] | str | int, keys: dict[str, Any]) -> Recipe:
@@ -151,14 +155,21 @@ def _recipe(seeds: Iterable[int] | str | int, keys: dict[str, Any]) -> Recipe:
 
 
 def run_recipe(
-    recipe: Recipe, *, fresh: bool = False, quiet: bool = False, members: int | None = None
+    recipe: Recipe,
+    *,
+    fresh: bool = False,
+    quiet: bool = False,
+    members: int | None = None,
+    log: Sequence[str | Tracker] = (),
 ) -> dict[str, Result]:
     """All runs of a recipe, by method; where memories or settings were given as lists, by these too."""
+    trackers = opened(log)
     machine = compute(recipe.device, recipe.precision)
     recipe.check_names()
     dataset = load_for(recipe)
     specs = recipe.resolve(dataset)
-    records = run_specs(specs, dataset, machine, recipe.out, fresh=fresh, quiet=quiet, members=members, warn=_warn)
+    how: dict[str, Any] = {"fresh": fresh, "quiet": quiet, "members": members, "trackers": trackers}
+    records = run_specs(specs, dataset, machine, recipe.out, warn=_warn, **how)
     together: dict[str, list[Record]] = {}
     for record in records:
         together.setdefault(recipe.label(record.spec), []).append(record)

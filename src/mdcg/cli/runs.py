@@ -45,8 +45,10 @@ def runs(
     if unreadable:
         count = f"{len(unreadable)} entries" if len(unreadable) > 1 else "1 entry"
         print(f"mdcg: {count} of {out} cannot be read, the first: {unreadable[0][1]}", file=sys.stderr)
-    chosen = select(rows, [parse_filter(text, rows, KINDS) for text in filters or []])
-    key = find_key(sort.removeprefix("-"), rows, KINDS)
+    plain = [{key: value for key, value in row.items() if key != "R"} for row in rows]
+    names = [name for name in KINDS if name != "R"]  # a matrix is neither more nor less than another
+    chosen = select(plain, [parse_filter(text, plain, names) for text in filters or []])
+    key = find_key(sort.removeprefix("-"), plain, names)
     found = [rows[place] for place in chosen]
     found = [found[place] for place in in_order(found, key, down=sort.startswith("-"))]
     if export is not None and write is not None:

@@ -18,6 +18,7 @@ from mdcg.experiments.spec import RunSpec
 from mdcg.experiments.store import Record, Store
 from mdcg.experiments.troubles import Shortage, is_shortage, troubles_explained
 from mdcg.files import locked, remove_partial, write_whole
+from mdcg.trackers import Followed, Outcome, Run, Telling, Tracker, opened
 from mdcg.train import state as states
 from mdcg.train.capacity import members_that_fit, release_memory
 from mdcg.train.checkpoint import DONE, MEMBERS, Checkpoints
@@ -42,12 +43,14 @@ def run_specs(
     members: int | None = None,
     quiet: bool = False,
     warn: Callable[[str], None] = lambda text: None,
+    trackers: Sequence[str | Tracker] = (),
 ) -> list[Record]:
     """Finish every run that is not finished yet; their records, in the order asked for.
 
-    Runs that can share a group train together, at most `members` at a time; `fresh` repeats finished ones.
+    Runs that can share a group train together, at most `members` at a time; `fresh` repeats finished ones;
+    `trackers` are told of them as they train.
     """
-    store = Store(out)
+    store, telling = Store(out), Telling(opened(trackers), warn)
     source()  # now: the files may change while runs train
     done = 0 if fresh else sum(store.finished(spec) is not None for spec in specs)
     if done:
@@ -64,7 +67,7 @@ def run_specs(
             queue[:0] = [(part, anew) for part in parts]
             continue
         try:
-            failures += _train_group(together, store, dataset, compute, anew, quiet, warn)
+            failures += _train_group(together, store, dataset, compute, anew, quiet, warn, telling)
             continue
         except Shortage as shortage:
             if len(together) == 1:
@@ -170,6 +173,7 @@ def _train_group(
     fresh: bool,
     quiet: bool,
     warn: Callable[[str], None],
+    telling: Telling,
 ) -> list[str]:
     """Train a group to its end and store its runs; what went wrong with single members."""
     group = _group(specs, dataset)
@@ -191,15 +195,20 @@ def _train_group(
             write_whole(folder / MEMBERS, json.dumps(names).encode())
         stop = stack.enter_context(StopSignals())
         progress = stack.enter_context(Progress(_title(specs), quiet))
+        runs = [_tracked(spec, store) for spec in specs]
+        watcher = stack.enter_context(Followed(progress, telling, runs, specs[0].epochs))
         try:
             with troubles_explained():
-                state = _train(group, compute, checkpoints, stop, progress, _title(specs), warn)
+                state = _train(group, compute, checkpoints, stop, watcher, _title(specs), warn)
         except Stopped as stopped:
             raise _stopped_by(stop, stopped) from None
         failures = state.failures(group)
         for k, spec in enumerate(specs):
             if k not in failures:
-                store.write(_record(spec, group, state, k, compute), Learner.of(group, state, k))
+                record = _record(spec, group, state, k, compute)
+                store.write(record, Learner.of(group, state, k))
+                described = record.as_json()
+                watcher.end(k, Outcome({name: described[name] for name in record.metrics}, described["R"]))
         checkpoints.discard()
         if stop.requested():  # too late to stop this group, but not to leave the next ones
             raise _stopped_by(stop, Stopped(f"stopped after {_title(specs)}"))
@@ -211,7 +220,7 @@ def _train(
     compute: Compute,
     checkpoints: Checkpoints,
     stop: StopSignals,
-    progress: Progress,
+    watcher: Followed,
     title: str,
     warn: Callable[[str], None],
 ) -> State:
@@ -221,11 +230,12 @@ def _train(
     total, done = total_steps(group), steps_done(group, state)
     if 0 < done < total:
         warn(f"going on with {title} in task {state.task + 1}, epoch {state.epoch + 1}.")
-    progress.begin(total, done)
+    watcher.begin(total, done, state.task * group.training.epochs + state.epoch)
     if not state.forked:
-        Trainer(first, compute, checkpoints.save, stop.requested, progress).train(state, tasks=1)
+        Trainer(first, compute, checkpoints.save, stop.requested, watcher.of(parents)).train(state, tasks=1)
         state = fork(state, group, parents, compute)
-    return Trainer(group, compute, checkpoints.save, stop.requested, progress).train(state)
+    everyone = range(len(group.members))
+    return Trainer(group, compute, checkpoints.save, stop.requested, watcher.of(everyone)).train(state)
 
 
 def _restored(checkpoints: Checkpoints, group: Group, first: Group, compute: Compute) -> State | None:
@@ -292,6 +302,10 @@ def _record(spec: RunSpec, group: Group, state: State, k: int, compute: Compute)
         members=len(group.members),
         environment=environment(compute),
     )
+
+
+def _tracked(spec: RunSpec, store: Store) -> Run:
+    return Run(spec.name, store.folder(spec), spec.settings(), spec.training().tasks * spec.epochs)
 
 
 def _title(specs: Sequence[RunSpec]) -> str:

@@ -111,7 +111,7 @@ def find_key(asked: str, rows: Sequence[Row], names: Iterable[str] = ()) -> str:
     for name in known:
         if _plain(name) == _plain(asked):
             return name
-    raise unknown("name of a column", asked, known)
+    raise unknown("column", asked, known)
 
 
 def _plain(name: str) -> str:

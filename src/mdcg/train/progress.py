@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
+
+from mdcg.train.state import Row
 
 
 class Progress:
@@ -41,5 +44,5 @@ class Progress:
     def step(self, count: int) -> None:
         self._bar.advance(self._task, count)
 
-    def epoch(self, task: int, epoch: int, loss: float) -> None:
+    def epoch(self, task: int, epoch: int, loss: float, rows: Sequence[Row]) -> None:
         self._bar.update(self._task, note=f"task {task + 1}, epoch {epoch + 1}, loss {loss:.3f}")
