@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mdcg import extras
 from mdcg.errors import MdcgError
 from mdcg.experiments import Store
 from mdcg.experiments.export import KINDS, columns, row_of
@@ -259,16 +261,10 @@ def test_parquet_round_trip(cli: Cli, several: Path, tmp_path: Path) -> None:
 
 
 def test_without_pyarrow(cli: Cli, several: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import importlib
+    def missing(name: str) -> Any:
+        raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
 
-    real = importlib.import_module
-
-    def missing(name: str, *more: Any) -> Any:
-        if name.startswith("pyarrow"):
-            raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
-        return real(name, *more)
-
-    monkeypatch.setattr("mdcg.extras.importlib.import_module", missing)
+    monkeypatch.setattr(extras, "importlib", SimpleNamespace(import_module=missing))
     told = cli("runs", "--out", several, "--export", tmp_path / "x.parquet").sentence()
     assert "a Parquet file needs pyarrow, which is not installed: pip install 'mdcg[parquet]'." in told
     assert cli("runs", "--out", several, "--export", tmp_path / "x.csv").code == 0

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import TracebackType
 from typing import Protocol
@@ -27,11 +30,17 @@ def opened(trackers: Sequence[str | Tracker]) -> list[Tracker]:
 def _open(name: str) -> Tracker:
     kind = TRACKERS[name]
     try:
-        return kind()
+        with _quiet():
+            return kind()
     except MdcgError:
         raise
     except Exception as error:
         raise MdcgError(f"the tracker {name} cannot be used ({_reason(error)}); mend it, or leave it out.") from error
+
+
+def _quiet() -> AbstractContextManager[object]:
+    """Standard output is for results, perhaps as JSON: what a tracker prints goes to standard error."""
+    return contextlib.redirect_stdout(sys.stderr)
 
 
 def _reason(error: Exception) -> str:
@@ -60,7 +69,8 @@ class Telling:
     def _tell(self, what: Callable[[Tracker], None]) -> None:
         for tracker in list(self._live):
             try:
-                what(tracker)
+                with _quiet():
+                    what(tracker)
             except Exception as error:  # it may be anything: a full disk, a server that is away, a mistake
                 self._live.remove(tracker)
                 who = f"the tracker {type(tracker).__name__}"
