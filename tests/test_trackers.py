@@ -14,8 +14,9 @@ import pytest
 
 import mdcg
 from mdcg import extras
+from mdcg.estimator import Learner
 from mdcg.experiments import Store
-from mdcg.experiments.store import read_record
+from mdcg.experiments.store import Record, read_record
 from mdcg.trackers import TRACKERS, Epoch, Outcome, Run, Tracker
 from mdcg.trackers.telling import opened
 from mdcg.train.loop import Trainer
@@ -253,7 +254,7 @@ def check_events(folder: Path) -> None:
         assert dict(shown[f"accuracy/task_{task + 1}"]) == single(wanted, rel=1e-6)
         assert len(shown[f"accuracy/task_{task + 1}"]) == len(wanted)
     assert len(shown["final/ACC"]) == 1
-    assert shown["final/ACC"][0] == single((steps[-1], record.metrics["ACC"]), rel=1e-6)
+    assert shown["final/ACC"][0] == single((steps[-1] + 1, record.metrics["ACC"]), rel=1e-6)
     assert len(shown["settings/text_summary"]) == 1
 
 
@@ -291,6 +292,30 @@ def test_event_files_of_a_run_that_was_stopped(runs: Path) -> None:
     written = [event.step for event in told for value in event.summary.value if value.tag == "loss"]
     assert written == [1, 2, 3, 4, 5, 3, 4, 5, 6]
     check_events(folder)
+
+
+def test_event_files_when_only_some_runs_were_stored(runs: Path) -> None:
+    """The first run's end was told of, the second could not be stored: both are told of again."""
+    pytest.importorskip("tensorboardX")
+    asked = {**ASKED, "memory": 20, "seeds": range(2), "out": runs, "log": "tensorboard"}
+    write = Store.write
+
+    def once(self: Store, record: Record, learner: Learner) -> None:
+        if record.spec.seed:
+            raise mdcg.MdcgError("no room")
+        write(self, record, learner)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mdcg.train.loop.SAVING", 1)  # after every epoch
+        patch.setattr(Store, "write", once)
+        with pytest.raises(mdcg.MdcgError, match="no room"):
+            mdcg.run(**asked)
+    mdcg.run(**asked)
+    folders = [path.parent for path in runs.glob("*/result.json")]
+    assert len(folders) == 2
+    for folder in folders:
+        assert len(list((folder / "tensorboard").iterdir())) == 2
+        check_events(folder)
 
 
 def test_a_disk_that_is_full(cli: Cli, runs: Path) -> None:

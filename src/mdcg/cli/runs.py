@@ -11,6 +11,7 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from mdcg.cli.app import app
 from mdcg.cli.options import print_json
@@ -22,7 +23,7 @@ def runs(
     filters: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="FILTER...", help="Conditions, for instance method=md-cg,replay 'memory>=500' 'set.lam<0.5'."
+            metavar="FILTER", help="Conditions, for instance method=md-cg,replay 'memory>=500' 'set.lam<0.5'."
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder of runs.")] = Path("runs"),
@@ -42,15 +43,15 @@ def runs(
         raise MdcgError(f"there is no folder {out}; give the folder of your runs with --out.")
     unreadable: list[tuple[Path, str]] = []
     rows = [row_of(_name(folder, out), record) for folder, record in Store(out).records(unreadable)]
-    if unreadable:
-        count = f"{len(unreadable)} entries" if len(unreadable) > 1 else "1 entry"
-        print(f"mdcg: {count} of {out} cannot be read, the first: {unreadable[0][1]}", file=sys.stderr)
     plain = [{key: value for key, value in row.items() if key != "R"} for row in rows]
     names = [name for name in KINDS if name != "R"]  # a matrix is neither more nor less than another
     chosen = select(plain, [parse_filter(text, plain, names) for text in filters or []])
     key = find_key(sort.removeprefix("-"), plain, names)
     found = [rows[place] for place in chosen]
     found = [found[place] for place in in_order(found, key, down=sort.startswith("-"))]
+    if unreadable:
+        count = f"{len(unreadable)} entries" if len(unreadable) > 1 else "1 entry"
+        print(f"mdcg: {count} of {out} cannot be read, the first: {unreadable[0][1]}", file=sys.stderr)
     if export is not None and write is not None:
         write(export, found)
     if as_json:
@@ -81,7 +82,8 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         texts = [row["name"], row["scenario"], row["method"], str(row["memory"]), str(row["seed"])]
         numbers = [_short(row[key]) for key in ("ACC", "BWT_final", "seconds")]
-        table.add_row(*texts, *numbers, (row["finished"] or "–")[:16].replace("T", " "))
+        finished = (row["finished"] or "–")[:16].replace("T", " ")
+        table.add_row(*map(Text, [*texts, *numbers, finished]))
     console = Console()
     if not console.is_terminal:  # for a file or another program: a line for each run, however long
         console.width = console.measure(table, options=console.options.update(width=10_000)).maximum

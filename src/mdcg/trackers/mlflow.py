@@ -44,7 +44,8 @@ class MLflow(Tracker):
         experiment = self._experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT)
         folder = str(run.folder.resolve())
         found = self._client.search_runs([experiment], f"tags.`{NAME}` = '{run.name}'", order_by=["start_time DESC"])
-        begun = [old for old in found if old.data.tags.get(FOLDER) == folder and old.info.status != "FINISHED"]
+        own = [old for old in found if old.data.tags.get(FOLDER) == folder]
+        begun = [old for old in own if run.done or old.info.status != "FINISHED"]  # a finished one is repeated anew
         if begun:
             key = begun[0].info.run_id
             self._client.update_run(key, status="RUNNING")

@@ -51,7 +51,7 @@ class TensorBoard(Tracker):
 
     def end(self, run: Run, outcome: Outcome) -> None:
         known = {f"final/{name}": value for name, value in outcome.metrics.items() if value is not None}
-        self._scalars(run, run.epochs, known)
+        self._scalars(run, run.epochs + 1, known)  # a step of its own, so that it is replaced when it is told again
 
     def leave(self, run: Run) -> None:
         if run.name in self._files:
