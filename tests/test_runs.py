@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from mdcg import extras
+from mdcg.cli.runs import _print
 from mdcg.errors import MdcgError
 from mdcg.experiments import Store
 from mdcg.experiments.export import KINDS, columns, row_of
@@ -169,7 +171,9 @@ def test_runs_are_found(cli: Cli, several: Path) -> None:
     assert set(chosen(cli, several, "ACC>50")) == {name for name, value in accuracy.items() if value > 50}
 
 
-def test_runs_as_a_table(cli: Cli, several: Path) -> None:
+def test_runs_as_a_table(
+    cli: Cli, several: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     answer = cli("runs", "method=md-cg", "--out", several)
     assert answer.code == 0
     assert answer.err == ""
@@ -178,6 +182,17 @@ def test_runs_as_a_table(cli: Cli, several: Path) -> None:
     assert len(lines) == 2  # a line for each, not cut though the names are long
     for line in lines:
         assert cli("show", line.split()[0], "--out", several).code == 0
+    rows = list(known_rows(several).values())
+    for width in (160, 80):  # in a narrow terminal names are folded, not dropped
+        with monkeypatch.context() as patch:
+            patch.setattr("mdcg.cli.runs.Console", lambda: Console(width=width, force_terminal=True, color_system=None))  # noqa: B023
+            capsys.readouterr()
+            _print(rows)
+        text = capsys.readouterr().out
+        assert ("scenario" in text) == (width == 160)
+        letters = "".join(line[:36].strip() for line in text.splitlines())
+        assert all(row["name"][:18] in letters for row in rows)
+        assert "…" not in text
     assert "none of the 6 runs" in cli("runs", "seed=9", "--out", several).out
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich import box
@@ -16,6 +16,9 @@ from rich.text import Text
 from mdcg.cli.app import app
 from mdcg.cli.options import print_json
 from mdcg.errors import MdcgError
+
+TOLD_BY_NAME = ("scenario", "method", "memory", "seed")  # they make room in a narrow terminal
+LABELS = {"ACC": "ACC", "BWT_final": "BWT-final", "seconds": "s", "finished": "finished"}
 
 
 @app.command()
@@ -72,23 +75,27 @@ def _name(folder: Path, out: Path) -> str:
 
 
 def _print(rows: Sequence[dict[str, Any]]) -> None:
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("name", overflow="fold")
-    for label in ("scenario", "method"):
-        table.add_column(label, no_wrap=True)
-    for label in ("memory", "seed", "ACC", "BWT-final", "s"):
-        table.add_column(label, no_wrap=True, justify="right")
-    table.add_column("finished", no_wrap=True)
-    for row in rows:
-        texts = [row["name"], row["scenario"], row["method"], str(row["memory"]), str(row["seed"])]
-        numbers = [_short(row[key]) for key in ("ACC", "BWT_final", "seconds")]
-        finished = (row["finished"] or "–")[:16].replace("T", " ")
-        table.add_row(*map(Text, [*texts, *numbers, finished]))
-    console = Console()
+    console, table = Console(), _table(rows, [*TOLD_BY_NAME, *LABELS])
+    needed = console.measure(table, options=console.options.update(width=10_000)).maximum
     if not console.is_terminal:  # for a file or another program: a line for each run, however long
-        console.width = console.measure(table, options=console.options.update(width=10_000)).maximum
-    console.print(table)
+        console.width = needed
+    console.print(table if needed <= console.width else _table(rows, list(LABELS)))
 
 
-def _short(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f}"
+def _table(rows: Sequence[dict[str, Any]], keys: Sequence[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("name", overflow="fold", min_width=20)
+    for key in keys:
+        side: Literal["left", "right"] = "left" if isinstance(rows[0][key], str) else "right"
+        table.add_column(LABELS.get(key, key), no_wrap=True, justify=side)
+    for row in rows:
+        table.add_row(*(Text(_cell(key, row[key])) for key in ("name", *keys)))
+    return table
+
+
+def _cell(key: str, value: str | float | None) -> str:
+    if value is None:
+        return "–"
+    if key == "finished":
+        return str(value)[:16].replace("T", " ")  # to the minute
+    return f"{value:.1f}" if isinstance(value, float) else str(value)
