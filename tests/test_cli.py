@@ -143,7 +143,7 @@ def test_lists(cli: Cli, what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["run"], ["compare"], ["show"], ["list"], ["data"], ["data", "get"], ["data", "verify"]]
+    "words", [[], ["run"], ["compare"], ["show"], ["runs"], ["list"], ["data"], ["data", "get"], ["data", "verify"]]
 )
 def test_help_reads_well(cli: Cli, words: list[str]) -> None:
     answer = cli(*words, "--help")
@@ -240,7 +240,9 @@ BAD = [
     ("compare --scenario digits-5", "no method was named"),
     ("compare --scenario digits-5 --methods naive,replya", "did you mean 'replay'"),
     ("compare --scenario digits-5 --methods ,", "no method was named"),
+    ("run --scenario digits-5 --method naive --log tensorbord", "did you mean 'tensorboard'"),
     ("show nothing", "there is no run 'nothing'"),
+    ("runs", "there is no folder runs"),
     ("list methds", "did you mean 'methods'"),
     ("data get mnist", "unknown dataset 'mnist'"),
     ("data verify cifar10", "run 'mdcg data get cifar10' first"),

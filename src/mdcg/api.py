@@ -27,6 +27,7 @@ from mdcg.experiments.written import read_written
 from mdcg.memory import Memory
 from mdcg.metrics import Matrix
 from mdcg.scenario import parse
+from mdcg.trackers import Tracker, opened
 from mdcg.train.precision import compute
 
 
@@ -112,11 +113,13 @@ def run(
     members: int | None = None,
     fresh: bool = False,
     quiet: bool = False,
+    log: Sequence[str | Tracker] = (),
     **recipe: Any,
 ) -> Result:
     """Train one method for each seed, or take up the runs that are already there.
 
-    Keywords are those of `Recipe`: scenario, method, memory, epochs, backbone, set, …
+    Keywords are those of `Recipe`: scenario, method, memory, epochs, backbone, set, … `log` names trackers, for
+    instance ["tensorboard"], or gives your own.
 
     >>> import mdcg, tempfile
     >>> result = mdcg.run(scenario="digits-2", method="naive", epochs=1, seeds=range(2), out=tempfile.mkdtemp())
@@ -128,7 +131,7 @@ def run(
     asked = _recipe(seeds, recipe)
     if len(asked.memory) > 1 or any(isinstance(value, list) for value in asked.set.values()):
         raise MdcgError("mdcg.run takes one memory size and one value of each setting; for several see mdcg.compare.")
-    (result,) = run_recipe(asked, members=members, fresh=fresh, quiet=quiet).values()
+    (result,) = run_recipe(asked, members=members, fresh=fresh, quiet=quiet, log=log).values()
     return result
 
 
@@ -138,6 +141,7 @@ def compare(
     members: int | None = None,
     fresh: bool = False,
     quiet: bool = False,
+    log: Sequence[str | Tracker] = (),
     **recipe: Any,
 ) -> dict[str, Result]:
     """The same for several methods=[…], memory sizes memory=[…] or settings set={"lam": […]}: a result for each.
@@ -147,7 +151,7 @@ def compare(
     >>> sorted(mdcg.compare(scenario="digits-2", **asked))
     ['naive', 'replay']
     """
-    return run_recipe(_recipe(seeds, recipe), fresh=fresh, quiet=quiet, members=members)
+    return run_recipe(_recipe(seeds, recipe), fresh=fresh, quiet=quiet, members=members, log=log)
 
 
 def _recipe(seeds: Iterable[int] | str | int, keys: dict[str, Any]) -> Recipe:
@@ -156,14 +160,21 @@ def _recipe(seeds: Iterable[int] | str | int, keys: dict[str, Any]) -> Recipe:
 
 
 def run_recipe(
-    recipe: Recipe, *, fresh: bool = False, quiet: bool = False, members: int | None = None
+    recipe: Recipe,
+    *,
+    fresh: bool = False,
+    quiet: bool = False,
+    members: int | None = None,
+    log: Sequence[str | Tracker] = (),
 ) -> dict[str, Result]:
     """All runs of a recipe, by method; where memories or settings were given as lists, by these too."""
+    trackers = opened(log)
     machine = compute(recipe.device, recipe.precision)
     recipe.check_names()
     dataset = load_for(recipe)
     specs = recipe.resolve(dataset)
-    records = run_specs(specs, dataset, machine, recipe.out, fresh=fresh, quiet=quiet, members=members, warn=_warn)
+    how: dict[str, Any] = {"fresh": fresh, "quiet": quiet, "members": members, "trackers": trackers}
+    records = run_specs(specs, dataset, machine, recipe.out, warn=_warn, **how)
     together: dict[str, list[Record]] = {}
     for record in records:
         together.setdefault(recipe.label(record.spec), []).append(record)
@@ -197,13 +208,15 @@ class Sweep:
         *,
         only: Mapping[str, Sequence[str]] | None = None,
         members: int | None = None,
+        log: Sequence[str] = (),
         **given: Any,
     ) -> Sweep:
         """`given` (seeds, out, data, device, precision) overrules what the recipe says."""
         path = Path(recipe)
         found = combinations(read_written(path), given)
         base = found[0].recipe
-        site = Site(base.out, base.data, base.device, members)
+        opened(log)  # or say what is missing, before anything trains
+        site = Site(base.out, base.data, base.device, members, tuple(log))
         cells = sweeps.only(sweeps.resolve(found, site), only or {})
         return cls(cells, site, base.title or path.stem)
 

@@ -33,7 +33,8 @@ def unknown(kind: str, name: str, known: Iterable[str], about: str | None = None
     "unknown method 'replya'; did you mean 'replay'? Known: naive, replay."
     """
     names = sorted(known)
-    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
-    hint = f"; did you mean '{near[0]}'?" if near else "."
+    small = {known_name.lower(): known_name for known_name in names}
+    near = difflib.get_close_matches(name.lower(), small, n=1, cutoff=0.6)
+    hint = f"; did you mean '{small[near[0]]}'?" if near else "."
     known_names = f"Known: {', '.join(names)}." if names else "There is none."
     return MdcgError(f"unknown {kind} '{name}'{hint} {known_names}", about)

@@ -96,7 +96,7 @@ def _run(asked: Recipe, options: dict[str, Any]) -> dict[str, Result]:
     from mdcg.api import run_recipe
 
     try:
-        return run_recipe(asked, fresh=options["fresh"], members=options["members"])
+        return run_recipe(asked, fresh=options["fresh"], members=options["members"], log=options["log"] or ())
     except Stopped as stopped:
         again = "the same command without --fresh" if options["fresh"] else "the same command again"
         print(f"mdcg: {stopped}; give {again} to go on.", file=sys.stderr)

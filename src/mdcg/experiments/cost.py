@@ -31,15 +31,15 @@ def work(group: Group) -> int:
 
 
 def seconds_per_image(
-    specs: Sequence[RunSpec], dataset: Dataset, records: Iterable[Record], device: str
+    specs: Sequence[RunSpec], dataset: Dataset, records: Iterable[Record], gpu: str | None
 ) -> float | None:
-    """Measured on this device with this network and number format; of this method, if it was among them."""
+    """Measured on this GPU, or on a CPU, with this network and number format; of this method, if it was among them."""
     wanted = specs[0]
     alike = [
         record
         for record in records
         if (record.spec.fingerprint, record.spec.backbone) == (wanted.fingerprint, wanted.backbone)
-        and (record.spec.precision, record.device) == (wanted.precision, device)
+        and (record.spec.precision, record.environment.hardware.gpu) == (wanted.precision, gpu)
     ]
     own = [record for record in alike if record.spec.method == wanted.method]
     # One of each setting is enough: runs of other seeds cost the same.

@@ -10,12 +10,14 @@ from pathlib import Path
 from mdcg.data import Dataset
 from mdcg.errors import MdcgError
 from mdcg.estimator import Learner
+from mdcg.experiments.environment import environment, source
 from mdcg.experiments.plan import Warn, default_members, group_folder, plan, silent, split
 from mdcg.experiments.presets import augmented
 from mdcg.experiments.spec import RunSpec
-from mdcg.experiments.store import Record, Store, environment
+from mdcg.experiments.store import Record, Store
 from mdcg.experiments.troubles import Shortage, is_shortage, troubles_explained
 from mdcg.files import locked, remove_partial, write_whole
+from mdcg.trackers import Followed, Outcome, Run, Telling, Tracker, opened
 from mdcg.train import state as states
 from mdcg.train.capacity import members_that_fit, release_memory
 from mdcg.train.checkpoint import MEMBERS, Checkpoints
@@ -38,19 +40,22 @@ def run_specs(
     members: int | None = None,
     quiet: bool = False,
     warn: Warn = silent,
+    trackers: Sequence[str | Tracker] = (),
 ) -> list[Record]:
     """Finish every run that is not finished yet; their records, in the order asked for.
 
-    Runs that can share a group train together, at most `members` at a time; `fresh` repeats finished ones.
+    Runs that can share a group train together, at most `members` at a time; `fresh` repeats finished ones;
+    `trackers` are told of them as they train.
     """
-    store = Store(out)
+    store, telling = Store(out), Telling(opened(trackers), warn)
+    source()  # now: the files may change while runs train
     done = 0 if fresh else sum(store.finished(spec) is not None for spec in specs)
     if done:
         warn(f"{done} of {len(specs)} runs were already finished; --fresh repeats them.")
     failures: dict[str, str] = {}
     for together in plan(store, specs, lambda _: members or default_members(dataset, compute), fresh, warn):
         with Progress(quiet) as display:
-            failures |= train(together, store, dataset, compute, display, fresh=fresh, members=members, warn=warn)
+            failures |= train(together, store, dataset, compute, display, telling, fresh, members, warn)
     if failures:
         raise MdcgError(" ".join(dict.fromkeys(failures.values())))
     records = [store.finished(spec) for spec in specs]
@@ -63,10 +68,10 @@ def train(
     dataset: Dataset,
     compute: Compute,
     display: Display,
-    *,
-    fresh: bool = False,
-    members: int | None = None,
-    warn: Warn = silent,
+    telling: Telling,
+    fresh: bool,
+    members: int | None,
+    warn: Warn,
 ) -> dict[str, str]:
     """Train runs of one group to their end, in parts where memory is short; by name, why some of them failed."""
     failures: dict[str, str] = {}
@@ -80,7 +85,7 @@ def train(
             queue[:0] = [(part, anew) for part in parts]
             continue
         try:
-            failures |= _train_group(together, store, dataset, compute, anew, display, warn)
+            failures |= _train_group(together, store, dataset, compute, anew, display, warn, telling)
             continue
         except Shortage as shortage:
             if len(together) == 1:
@@ -120,6 +125,7 @@ def _train_group(
     fresh: bool,
     display: Display,
     warn: Warn,
+    telling: Telling,
 ) -> dict[str, str]:
     """Train a group to its end and store its runs; by name, what went wrong with single members."""
     group = group_of(specs, dataset)
@@ -139,15 +145,20 @@ def _train_group(
         if not (folder / MEMBERS).exists():
             write_whole(folder / MEMBERS, json.dumps([spec.name for spec in specs]).encode())
         stop = stack.enter_context(StopSignals())
+        runs = [_tracked(spec, store) for spec in specs]
+        watcher = stack.enter_context(Followed(display, telling, runs, specs[0].epochs))
         try:
             with troubles_explained():
-                state = _train(group, compute, checkpoints, stop, display, _title(specs), warn)
+                state = _train(group, compute, checkpoints, stop, watcher, _title(specs), warn)
         except Stopped as stopped:
             raise _stopped_by(stop, stopped) from None
         failures = state.failures(group)
         for k, spec in enumerate(specs):
             if k not in failures and store.finished(spec) is None:  # else stored before this group was interrupted
-                store.write(_record(spec, group, state, k, compute), Learner.of(group, state, k))
+                record = _record(spec, group, state, k, compute)
+                store.write(record, Learner.of(group, state, k))
+                described = record.as_json()
+                watcher.end(k, Outcome({name: described[name] for name in record.metrics}, described["R"]))
         checkpoints.discard()
         if stop.requested():  # too late to stop this group, but not to leave the next ones
             raise _stopped_by(stop, Stopped(f"stopped after {_title(specs)}"))
@@ -159,7 +170,7 @@ def _train(
     compute: Compute,
     checkpoints: Checkpoints,
     stop: StopSignals,
-    display: Display,
+    watcher: Followed,
     title: str,
     warn: Warn,
 ) -> State:
@@ -169,11 +180,12 @@ def _train(
     total, done = total_steps(group), steps_done(group, state)
     if 0 < done < total:
         warn(f"going on with {title} in task {state.task + 1}, epoch {state.epoch + 1}.")
-    display.begin(title, group, total, done)
+    watcher.begin(title, group, total, done, state.task * group.training.epochs + state.epoch)
     if not state.forked:
-        Trainer(first, compute, checkpoints.save, stop.requested, display).train(state, tasks=1)
+        Trainer(first, compute, checkpoints.save, stop.requested, watcher.of(parents)).train(state, tasks=1)
         state = fork(state, group, parents, compute)
-    return Trainer(group, compute, checkpoints.save, stop.requested, display).train(state)
+    everyone = range(len(group.members))
+    return Trainer(group, compute, checkpoints.save, stop.requested, watcher.of(everyone)).train(state)
 
 
 def _restored(checkpoints: Checkpoints, group: Group, first: Group, compute: Compute) -> State | None:
@@ -236,8 +248,12 @@ def _record(spec: RunSpec, group: Group, state: State, k: int, compute: Compute)
         history=state.history[k],
         seconds=state.seconds / len(group.members),
         members=len(group.members),
-        environment=environment(compute),
+        environment=environment(compute, group.threads),
     )
+
+
+def _tracked(spec: RunSpec, store: Store) -> Run:
+    return Run(spec.name, store.folder(spec), spec.settings(), spec.training().tasks * spec.epochs)
 
 
 def _title(specs: Sequence[RunSpec]) -> str:

@@ -81,6 +81,11 @@ class RunSpec(BaseModel):
             own.add("memory")
         return _digest(self.model_dump(exclude=own) | {"shared": shared_settings(method)})
 
+    def settings(self) -> dict[str, Value | None]:
+        """Every setting by name, those of method and head as set.NAME."""
+        own = self.model_dump(exclude={"hyperparameters", "head_settings"})
+        return own | {f"set.{name}": value for name, value in {**self.hyperparameters, **self.head_settings}.items()}
+
     def as_recipe(self) -> dict[str, Any]:
         """The recipe that repeats this run."""
         hidden = {"format", "fingerprint", "hyperparameters", "head_settings", "seed"}

@@ -2,7 +2,7 @@
 
 runs/c10-5_md-cg_m500_s0_1f2e3d4c5b/
     recipe.yaml          repeats the run
-    result.json          R, metrics, history, time, versions; its presence says that the run is finished
+    result.json          R, metrics, history, time, environment; its presence says that the run is finished
     model.safetensors    the trained member
 """
 
@@ -10,26 +10,25 @@ from __future__ import annotations
 
 import json
 import math
-import platform
-from datetime import UTC, datetime
+import os
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import from_json
 
-import mdcg
 from mdcg import metrics
 from mdcg.errors import MdcgError, unknown
 from mdcg.estimator import Learner
+from mdcg.experiments.environment import Environment
 from mdcg.experiments.spec import RunSpec
 from mdcg.files import write_whole
 from mdcg.metrics import Matrix
-from mdcg.train.precision import Compute
 
-FORMAT = 1
+FORMAT = 2  # of result.json; a run's identity has its own, in spec.py
 RESULT, RECIPE, MODEL = "result.json", "recipe.yaml", "model.safetensors"
 
 
@@ -49,12 +48,10 @@ class Record(BaseModel):
     history: list[dict[str, Any]]  # one row per epoch
     seconds: float  # this run's share of its group's time
     members: int = 1  # runs that were trained together
-    environment: dict[str, Any] = {}
+    environment: Environment = Environment()
 
     @model_validator(mode="after")
     def _fits_together(self) -> Record:
-        if self.format > FORMAT:
-            raise ValueError("it was written by a newer version of mdcg")
         classes, tasks = sum(self.sizes), len(self.sizes)
         lengths = {len(self.order), len(self.class_names), len(self.total), *map(len, self.correct)}
         if (
@@ -66,10 +63,6 @@ class Record(BaseModel):
         ):
             raise ValueError("its parts do not fit together")
         return self
-
-    @property
-    def device(self) -> str:
-        return str(self.environment.get("device", ""))
 
     @property
     def R(self) -> Matrix:
@@ -90,6 +83,10 @@ class Record(BaseModel):
         return {"seed": self.spec.seed, "R": R, **values, "seconds": round(self.seconds, 3)}
 
 
+class NewerFormat(MdcgError):
+    """A result that only a newer version can read: it must not pass for one that is damaged and may be made again."""
+
+
 class Store:
     """A folder of runs."""
 
@@ -100,9 +97,11 @@ class Store:
         return self.root / spec.name
 
     def finished(self, spec: RunSpec) -> Record | None:
-        """The record of a run that is done. One that cannot be read counts as not done."""
+        """The record of a run that is done. One that is damaged counts as not done."""
         try:
             record = read_record(self.folder(spec))
+        except NewerFormat:
+            raise
         except MdcgError:
             return None
         return record if record.spec == spec else None
@@ -123,6 +122,31 @@ class Store:
         """Make a finished run count as not done; its files are overwritten when it is."""
         (self.folder(spec) / RESULT).unlink(missing_ok=True)
 
+    def records(self, unreadable: list[tuple[Path, str]] | None = None) -> Iterator[tuple[Path, Record]]:
+        """Every finished run below the folder, also in folders of folders, with its own folder; in order of names.
+
+        Other files and folders are passed over. What looks like a run and cannot be read is added to `unreadable`,
+        with a sentence that says why.
+        """
+        refused = [] if unreadable is None else unreadable
+
+        def note(error: OSError) -> None:
+            if Path(error.filename) != self.root or self.root.exists():  # no folder yet: no runs yet
+                refused.append((Path(error.filename), f"cannot read {error.filename}: {error.strerror}."))
+
+        for place, folders, files in os.walk(self.root, onerror=note):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            folder = Path(place)
+            if RESULT not in files or not (folder / RESULT).is_file():  # a pipe or a dead link is no result
+                continue
+            folders.clear()  # the run's own
+            try:
+                record = read_record(folder)
+            except MdcgError as error:
+                refused.append((folder / RESULT, str(error)))
+                continue
+            yield folder, record
+
     def find(self, name: str) -> Path:
         """A run's folder by path, or by name in this store."""
         for path in (Path(name), self.root / name):
@@ -139,29 +163,36 @@ class Store:
 def read_record(folder: Path) -> Record:
     path = folder / RESULT
     try:
-        return Record.model_validate_json(path.read_bytes())
+        content = from_json(path.read_bytes(), allow_inf_nan=False)
+        found = content["format"]
+        if found > FORMAT:
+            raise NewerFormat(
+                f"{path} was written by a newer version of mdcg (format {found}; this one reads up to {FORMAT}); "
+                "update mdcg."
+            )
+        while found < FORMAT:
+            content = UPGRADES[found](content)
+            found = content["format"]
+        return Record.model_validate(content)
     except OSError as error:
         raise MdcgError(f"cannot read {path}: {error.strerror}; check the path.") from error
-    except ValidationError as error:
-        raise MdcgError(f"{path} is damaged or from another version; repeat the run with --fresh.") from error
+    except (ValidationError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise MdcgError(f"{path} is damaged, or is no result of mdcg; repeat the run with --fresh.") from error
 
 
-def device_name(compute: Compute) -> str:
-    return torch.cuda.get_device_name() if compute.device.type == "cuda" else "cpu"
+def _structured_environment(content: dict[str, Any]) -> dict[str, Any]:
+    """Format 1 had versions and machine side by side, and one text for the device."""
+    old = content["environment"]
+    device = old.get("device") or ""
+    on_cpu = re.fullmatch(r"cpu \((\d+) threads\)", device)
+    hardware = {"threads": int(on_cpu[1])} if on_cpu else {"gpu": device or None}
+    versions = {name: old.get(name) for name in ("mdcg", "torch", "numpy", "python")}
+    kept = {name: old.get(name) for name in ("platform", "precision", "finished")}
+    return {**content, "format": 2, "environment": {"versions": versions, "hardware": hardware, **kept}}
 
 
-def environment(compute: Compute) -> dict[str, Any]:
-    return {
-        "mdcg": mdcg.__version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "device": device_name(compute),
-        "threads": torch.get_num_threads(),
-        "precision": compute.precision,
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+# What turns a format's content into the next one's.
+UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _structured_environment}
 
 
 def _or_none(value: float) -> float | None:

@@ -17,12 +17,14 @@ from mdcg.data import Dataset, load
 from mdcg.errors import Busy, MachineError, MdcgError, unknown
 from mdcg.experiments.axes import Combination
 from mdcg.experiments.cost import seconds_per_image, work
+from mdcg.experiments.environment import gpu_name, source
 from mdcg.experiments.failures import failure, forget_failure, note_failure
 from mdcg.experiments.plan import Warn, default_members, plan
 from mdcg.experiments.runner import group_of, train
 from mdcg.experiments.spec import RunSpec
-from mdcg.experiments.store import Record, Store, device_name
+from mdcg.experiments.store import Record, Store
 from mdcg.scenario import parse
+from mdcg.trackers import Telling, opened
 from mdcg.train.precision import Compute, compute
 from mdcg.train.progress import Display
 
@@ -35,6 +37,7 @@ class Site:
     data: Path | None
     device: str
     members: int | None = None
+    log: tuple[str, ...] = ()  # trackers that are told
 
     @property
     def store(self) -> Store:
@@ -150,20 +153,21 @@ def plan_sweep(cells: Sequence[Cell], site: Site, retry: bool, warn: Warn) -> Pl
 def _job(specs: list[RunSpec], site: Site, records: Sequence[Record]) -> Job:
     dataset = site.dataset(specs[0])
     images = work(group_of(specs, dataset))
-    each = seconds_per_image(specs, dataset, records, device_name(site.compute(specs[0])))
+    each = seconds_per_image(specs, dataset, records, gpu_name(site.compute(specs[0])))
     return Job(specs, images, None if each is None else each * images)
 
 
 def do(job: Job, site: Site, display: Display, warn: Warn) -> dict[str, str]:
     """Train a job's runs; by name, why some of them failed. What the machine is to blame for is raised."""
+    source()  # now: the files may change while runs train
     store, first = site.store, job.specs[0]
     for spec in job.specs:
         forget_failure(store, spec)
     details = ""
     try:
-        failures = train(
-            job.specs, store, site.dataset(first), site.compute(first), display, members=site.members, warn=warn
-        )
+        machine = site.compute(first)
+        telling = Telling(opened(site.log), warn)
+        failures = train(job.specs, store, site.dataset(first), machine, display, telling, False, site.members, warn)
     except (MachineError, Busy):
         raise
     except Exception as error:  # of a method or backbone of a user's own, for instance: the others go on

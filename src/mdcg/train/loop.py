@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -30,10 +30,10 @@ SAVING = 0.03  # the share of the time that saving may take, beyond the first ep
 
 
 class Watcher(Protocol):
-    """What a progress display learns of a run."""
+    """What a progress display learns of a run, and of its epochs the row of each member."""
 
     def step(self, count: int) -> None: ...
-    def epoch(self, task: int, epoch: int, loss: float) -> None: ...
+    def epoch(self, task: int, epoch: int, loss: float, rows: Sequence[Row]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -239,8 +239,6 @@ class Trainer:
                 R = metrics.accuracy_matrix([counts] * len(sizes), view.eval_total[: sum(sizes)], sizes)
                 row["accuracy"] = R[-1].tolist()
             state.history[k].append(row)
-        if self.watcher:
-            self.watcher.epoch(task, epoch, sum(losses) / len(losses))
         state.loss_sum.zero_()
         state.hits.zero_()
         state.epoch, state.step = epoch + 1, 0
@@ -249,6 +247,8 @@ class Trainer:
             states.end_task(state, self.group)
             state.task, state.epoch = task + 1, 0
         state.seconds += time.perf_counter() - started
+        if self.watcher:  # whose time is not the run's
+            self.watcher.epoch(task, epoch, sum(losses) / len(losses), [rows[-1] for rows in state.history])
 
     def _save(self, state: State) -> None:
         started = time.perf_counter()

@@ -1,0 +1,101 @@
+"""The command that finds runs again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mdcg.cli.app import app
+from mdcg.cli.options import print_json
+from mdcg.errors import MdcgError
+
+TOLD_BY_NAME = ("scenario", "method", "memory", "seed")  # they make room in a narrow terminal
+LABELS = {"ACC": "ACC", "BWT_final": "BWT-final", "seconds": "s", "finished": "finished"}
+
+
+@app.command()
+def runs(
+    filters: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FILTER", help="Conditions, for instance method=md-cg,replay 'memory>=500' 'set.lam<0.5'."
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of runs.")] = Path("runs"),
+    sort: Annotated[
+        str, typer.Option(help="Column to sort by; with a minus before it from high to low.")
+    ] = "-finished",
+    export: Annotated[Path | None, typer.Option(help="Write all columns to this .csv or .parquet file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """List finished runs, newest first: all, or those that meet every condition."""
+    from mdcg.experiments.export import KINDS, row_of, writer_of
+    from mdcg.experiments.select import find_key, in_order, parse_filter, select
+    from mdcg.experiments.store import Store
+
+    write = writer_of(export) if export is not None else None
+    if not out.is_dir():
+        raise MdcgError(f"there is no folder {out}; give the folder of your runs with --out.")
+    unreadable: list[tuple[Path, str]] = []
+    rows = [row_of(_name(folder, out), record) for folder, record in Store(out).records(unreadable)]
+    plain = [{key: value for key, value in row.items() if key != "R"} for row in rows]
+    names = [name for name in KINDS if name != "R"]  # a matrix is neither more nor less than another
+    chosen = select(plain, [parse_filter(text, plain, names) for text in filters or []])
+    key = find_key(sort.removeprefix("-"), plain, names)
+    found = [rows[place] for place in chosen]
+    found = [found[place] for place in in_order(found, key, down=sort.startswith("-"))]
+    if unreadable:
+        count = f"{len(unreadable)} entries" if len(unreadable) > 1 else "1 entry"
+        print(f"mdcg: {count} of {out} cannot be read, the first: {unreadable[0][1]}", file=sys.stderr)
+    if export is not None and write is not None:
+        write(export, found)
+    if as_json:
+        refused = [{"path": str(path), "reason": reason} for path, reason in unreadable]
+        return print_json({"runs": found, "unreadable": refused})
+    if export is not None:
+        return print(f"{len(found)} of {len(rows)} runs: {export}")
+    if not found:
+        return print(
+            f"none of the {len(rows)} runs in {out} meets every condition." if rows else f"no finished run in {out}."
+        )
+    return _print(found)
+
+
+def _name(folder: Path, out: Path) -> str:
+    """As 'mdcg show' understands it with the same --out."""
+    return str(folder.relative_to(out)) if folder != out else folder.resolve().name
+
+
+def _print(rows: Sequence[dict[str, Any]]) -> None:
+    console, table = Console(), _table(rows, [*TOLD_BY_NAME, *LABELS])
+    needed = console.measure(table, options=console.options.update(width=10_000)).maximum
+    if not console.is_terminal:  # for a file or another program: a line for each run, however long
+        console.width = needed
+    console.print(table if needed <= console.width else _table(rows, list(LABELS)))
+
+
+def _table(rows: Sequence[dict[str, Any]], keys: Sequence[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("name", overflow="fold", min_width=20)
+    for key in keys:
+        side: Literal["left", "right"] = "left" if isinstance(rows[0][key], str) else "right"
+        table.add_column(LABELS.get(key, key), no_wrap=True, justify=side)
+    for row in rows:
+        table.add_row(*(Text(_cell(key, row[key])) for key in ("name", *keys)))
+    return table
+
+
+def _cell(key: str, value: str | float | None) -> str:
+    if value is None:
+        return "–"
+    if key == "finished":
+        return str(value)[:16].replace("T", " ")  # to the minute
+    return f"{value:.1f}" if isinstance(value, float) else str(value)

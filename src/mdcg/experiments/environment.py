@@ -1,0 +1,182 @@
+"""Where a run was computed: versions, machine, source and memory, as its result keeps them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict
+
+import mdcg
+from mdcg.train.precision import Compute
+
+PATIENCE = 5  # seconds that git may take
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="ignore")  # a later version may have added fields
+
+
+class Versions(_Part):
+    mdcg: str | None = None
+    torch: str | None = None
+    numpy: str | None = None
+    python: str | None = None
+
+
+class Hardware(_Part):
+    """Memory in bytes. Without a `gpu` the run was computed on the CPU."""
+
+    cpu: str | None = None
+    cores: int | None = None
+    ram: int | None = None
+    threads: int | None = None
+    gpu: str | None = None
+    gpu_memory: int | None = None
+
+
+class Source(_Part):
+    """The git revision that mdcg ran from; a package that is installed has none."""
+
+    revision: str
+    uncommitted: bool
+
+
+class Environment(_Part):
+    """What an older version did not note is None."""
+
+    versions: Versions = Versions()
+    platform: str | None = None
+    hardware: Hardware = Hardware()
+    source: Source | None = None
+    precision: str | None = None
+    peak_memory: int | None = None  # bytes of the GPU, or of the process on a CPU, up to the end of the run
+    finished: str | None = None  # UTC, ISO 8601
+
+    @property
+    def device(self) -> str | None:
+        """What computed, as a reader would name it."""
+        hardware = self.hardware
+        if hardware.gpu is not None:
+            return hardware.gpu
+        return (
+            None
+            if hardware.threads is None
+            else f"cpu ({hardware.threads} thread{'s' if hardware.threads > 1 else ''})"
+        )
+
+    def items(self) -> Iterator[tuple[str, str]]:
+        """A line for each thing that is known, for tables."""
+        hardware, source = self.hardware, self.source
+        size = f", {_size(hardware.gpu_memory)}" if hardware.gpu_memory else ""
+        cpu = [hardware.cpu, hardware.cores and f"{hardware.cores} cores", hardware.ram and _size(hardware.ram)]
+        lines = {
+            **self.versions.model_dump(),
+            "platform": self.platform,
+            "device": self.device and self.device + size,
+            "cpu": ", ".join(str(part) for part in cpu if part),
+            "source": source and source.revision[:12] + (" and uncommitted changes" if source.uncommitted else ""),
+            "precision": self.precision,
+            "peak memory": self.peak_memory and _size(self.peak_memory),
+            "finished": self.finished,
+        }
+        return ((name, str(text)) for name, text in lines.items() if text)
+
+
+def environment(compute: Compute, threads: int | None = None) -> Environment:
+    """Of this process, now that a run is finished, which took so many threads if not all."""
+    return Environment(
+        versions=Versions(
+            mdcg=mdcg.__version__, torch=torch.__version__, numpy=np.__version__, python=platform.python_version()
+        ),
+        platform=platform.platform(),
+        hardware=_hardware(compute.device, threads or torch.get_num_threads()),
+        source=source(),
+        precision=compute.precision,
+        peak_memory=_peak_memory(compute.device),
+        finished=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def gpu_name(compute: Compute) -> str | None:
+    return torch.cuda.get_device_name(compute.device) if compute.device.type == "cuda" else None
+
+
+@cache
+def source() -> Source | None:
+    """The revision of the files that mdcg was loaded from, asked for once: they may be edited while runs train."""
+    return revision_of(Path(mdcg.__file__).parent)
+
+
+def revision_of(folder: Path) -> Source | None:
+    """The revision of a package's folder; None where git does not know its files, or is not there."""
+    tracked = _git(folder, "ls-files", "--error-unmatch", "__init__.py")  # a .venv inside a checkout is not
+    revision = tracked and _git(folder, "rev-parse", "HEAD")
+    changes = _git(folder, "status", "--porcelain", "--", ".")
+    return Source(revision=revision, uncommitted=bool(changes)) if revision and changes is not None else None
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    """What git answers, in its own words; None where it cannot."""
+    # Variables of a hook that calls us would point git elsewhere; and it is not to lock what others use.
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    try:
+        asked = subprocess.run(
+            ["git", "-C", str(folder), *words],
+            env=variables | {"GIT_OPTIONAL_LOCKS": "0"},
+            capture_output=True,
+            timeout=PATIENCE,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return asked.stdout.decode(errors="replace").strip()
+
+
+def _hardware(device: torch.device, threads: int) -> Hardware:
+    found = Hardware(cpu=_cpu_name(), cores=os.cpu_count(), ram=_ram(), threads=threads)
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        found.gpu, found.gpu_memory = properties.name, properties.total_memory
+    return found
+
+
+@cache
+def _cpu_name() -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:  # not Linux
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor() or platform.machine() or None
+
+
+def _ram() -> int | None:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):  # the system does not say
+        return None
+
+
+def _peak_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024  # Linux counts in KiB
+
+
+def _size(count: int) -> str:
+    """
+    >>> _size(3_435_973_836)
+    '3.2 GiB'
+    """
+    return f"{count / 2**30:.1f} GiB"

@@ -1,0 +1,65 @@
+"""What a tracker is: told of runs as they train, so that another program can show them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mdcg.registry import Registry
+
+Setting = bool | int | float | str | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that begins, or goes on after `done` epochs."""
+
+    name: str
+    folder: Path  # its own, where a tracker may write
+    settings: Mapping[str, Setting]  # those of method and head as set.NAME
+    epochs: int  # of all tasks together
+    done: int = 0  # of them, when it begins
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What is known after an epoch; accuracies in percent."""
+
+    task: int  # from 1
+    epoch: int  # of the task, from 1
+    number: int  # of the run, from 1
+    loss: float
+    train_accuracy: float
+    accuracy: tuple[float, ...] = ()  # on each task so far, where it was evaluated
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a finished run comes to; what was not evaluated is None."""
+
+    metrics: Mapping[str, float | None]
+    R: Sequence[Sequence[float | None]]
+
+
+class Tracker:
+    """Define what you want to hear of. One tracker is told of all runs, of several in turn if they train together.
+
+    An epoch may be told of again when a run goes on from a checkpoint: `begin` says how many are done. Whatever a
+    tracker raises is said once, and it is not told of anything more.
+    """
+
+    def begin(self, run: Run) -> None:
+        """A run begins or goes on."""
+
+    def epoch(self, run: Run, epoch: Epoch) -> None:
+        """One of its epochs is over."""
+
+    def end(self, run: Run, outcome: Outcome) -> None:
+        """It is finished, and stored."""
+
+    def leave(self, run: Run) -> None:
+        """Nothing more comes for now, whether it is finished or was stopped: close files."""
+
+
+TRACKERS: Registry[Callable[[], Tracker]] = Registry("tracker", "mdcg.trackers")
