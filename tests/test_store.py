@@ -46,7 +46,7 @@ def test_a_result_of_format_1() -> None:
     said, was = record.environment, old["environment"]
     assert said.versions.model_dump() == {name: was[name] for name in ("mdcg", "torch", "numpy", "python")}
     assert (said.platform, said.precision, said.finished) == (was["platform"], was["precision"], was["finished"])
-    assert said.device == was["device"] == "cpu (1 threads)"
+    assert (was["device"], said.device) == ("cpu (1 threads)", "cpu (1 thread)")
     assert (said.source, said.peak_memory, said.hardware.ram) == (None, None, None)
 
 
@@ -62,7 +62,7 @@ def test_a_run_of_format_1_counts_as_finished(cli: Cli, runs: Path, monkeypatch:
     answer = cli(*ASKED_THEN, "--out", runs)
     assert answer.code == 0
     assert "already finished" in answer.err
-    assert "cpu (1 threads)" in cli("show", FORMAT_1.name, "--out", runs).out
+    assert "cpu (1 thread)" in cli("show", FORMAT_1.name, "--out", runs).out
 
 
 def test_a_newer_format_is_refused_and_kept(cli: Cli, runs: Path) -> None:

@@ -154,9 +154,11 @@ def _train_group(
             raise _stopped_by(stop, stopped) from None
         failures = state.failures(group)
         for k, spec in enumerate(specs):
-            if k not in failures and store.finished(spec) is None:  # else stored before this group was interrupted
-                record = _record(spec, group, state, k, compute)
-                store.write(record, Learner.of(group, state, k))
+            if k not in failures:
+                record = store.finished(spec)  # if it was stored before the group was interrupted
+                if record is None:
+                    record = _record(spec, group, state, k, compute)
+                    store.write(record, Learner.of(group, state, k))
                 described = record.as_json()
                 watcher.end(k, Outcome({name: described[name] for name in record.metrics}, described["R"]))
         checkpoints.discard()
