@@ -82,7 +82,11 @@ def test_compare_is_best_first(cli: Cli, runs: Path, tmp_path: Path) -> None:
     places = {name: answer.out.index(f"{name} ") for name in ("cumulative", "replay", "naive")}
     assert places["cumulative"] < places["replay"] < places["naive"]
     assert " ± " in answer.out
-    assert "cumulative" in page.read_text()
+    shown = page.read_text()
+    assert "6 runs of 3 settings in 1 scenario" in shown
+    assert "<h1>digits-2, memory 60</h1>" in shown
+    rows = [shown.index(f"details of {label}") for label in ("cumulative", "replay, memory 60", "naive")]
+    assert rows == sorted(rows)
     content = json.loads(cli(*words, "--methods", "naive,replay", "--json").out)
     assert set(content["methods"]) == {"naive", "replay"}
     assert content["methods"]["naive"]["mean"]["ACC"] < content["methods"]["replay"]["mean"]["ACC"]

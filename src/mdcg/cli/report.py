@@ -37,5 +37,5 @@ def report(
     }
     for name, text in contents.items():
         write_whole(out / name, text.encode("utf-8", "replace"))
-    print(f"{len(found.runs)} runs; tables: {', '.join(str(out / name) for name in list(contents)[:3])}")
+    print(f"tables: {', '.join(str(out / name) for name in list(contents)[:3])}")
     print(f"report: {out / 'index.html'}")

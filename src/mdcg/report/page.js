@@ -13,8 +13,10 @@
   };
   const VIRIDIS = ["#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30"];
   const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon"];
+  const GLYPHS = ["●", "■", "◆", "▲", "✚", "✖", "★", "⬟"]; // the same as text
   const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
   const STROKES = { solid: "", dash: "6 3", dot: "2 3", dashdot: "6 3 2 3", longdash: "10 4" };
+  const FEW = 8; // tasks whose R fits beside other charts
   const FONT = "system-ui, sans-serif";
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const plots = new Map(); // of each chart that is drawn: what draws it
@@ -54,11 +56,11 @@
   }
 
   /** A chart with its title and a button that saves it; `draw` gives data and layout for a theme. */
-  function figure(title, draw) {
+  function figure(title, draw, wide = false) {
     const save = make("button", { type: "button", class: "tools", text: "SVG", "aria-label": `save as SVG: ${title}` });
     const plot = make("div", { class: "plot" });
     const scroll = make("div", { class: "scroll" }, [plot]);
-    const node = make("figure", {}, [make("figcaption", {}, [make("span", { text: title }), save]), scroll]);
+    const node = make("figure", { class: wide ? "wide" : "" }, [make("figcaption", {}, [make("span", { text: title }), save]), scroll]);
     save.addEventListener("click", () => {
       const { data, layout: shown } = draw(THEMES.light);
       const whole = { ...shown, title: { text: plain(title), font: { size: 14 } }, paper_bgcolor: "#ffffff" };
@@ -98,7 +100,7 @@
         hovertemplate: "after task %{y}, on task %{x}: %{z:.2f}%<extra></extra>",
       }],
       layout: layout(colours, {
-        height: 75 + Math.max(30 * R.length, 100),
+        height: Math.max(300, 75 + 30 * R.length),
         xaxis: axis(colours, "accuracy on task", { type: "category", showgrid: false }),
         yaxis: axis(colours, "after task", { type: "category", autorange: "reversed", showgrid: false }),
       }),
@@ -149,7 +151,7 @@
         hovertemplate: "task %{x}: %{y:.2f}<extra></extra>",
       }],
       layout: layout(colours, {
-        height: 260, xaxis: axis(colours, "task", { type: "category" }), yaxis: axis(colours, "forgetting, points", {}),
+        xaxis: axis(colours, "task", { type: "category" }), yaxis: axis(colours, "forgetting, points", {}),
       }),
     });
   }
@@ -224,20 +226,21 @@
           hovertemplate: "%{customdata[0]}<br>task %{x}: %{y:.2f} ± %{customdata[1]}<extra></extra>",
         };
       }),
-      layout: layout(colours, { xaxis: axis(colours, x, { tickformat: "d", nticks: 11 }), yaxis: axis(colours, y, {}) }),
+      layout: layout(colours, { xaxis: axis(colours, x, { tick0: 1, dtick: Math.ceil(chosen[0][key][0].length / 10) }), yaxis: axis(colours, y, {}) }),
     });
   }
 
   function legend(chosen, style) {
     return make("ul", { class: "legend" }, chosen.map((one) => {
-      const { colour, dash } = style(one, theme());
+      const { colour, dash, symbol } = style(one, theme());
+      const glyph = make("span", { "aria-hidden": "true", style: `color: ${colour}`, text: GLYPHS[SYMBOLS.indexOf(symbol)] });
       const picture = document.createElementNS("http://www.w3.org/2000/svg", "svg");
       const line = document.createElementNS("http://www.w3.org/2000/svg", "path");
       for (const [key, value] of Object.entries({ width: 30, height: 12, "aria-hidden": "true" })) picture.setAttribute(key, value);
       const looks = { d: "M1 6H29", stroke: colour, "stroke-width": 3, "stroke-dasharray": STROKES[dash] };
       for (const [key, value] of Object.entries(looks)) line.setAttribute(key, value);
       picture.append(line);
-      return make("li", {}, [picture, make("span", { text: one.label })]);
+      return make("li", {}, [picture, glyph, make("span", { text: one.label })]);
     }));
   }
 
@@ -270,7 +273,7 @@
     const looks = Object.entries(run.accuracy).map(([row, values]) => [Number(row), values]);
     const ofTask = range(tasks).map((task) => looks.filter(([, values]) => task < values.length).map(([row, values]) => [row, values[task]]));
     const rows = range(run.task.length);
-    const charts = [figure(`R of seed ${run.seed}`, heatMap(run.R))];
+    const charts = [figure(`R of seed ${run.seed}`, heatMap(run.R), tasks > FEW)];
     if (looks.length)
       charts.push(figure("Accuracy of each task as training goes on", curves(run, ofTask, "accuracy, percent", { rangemode: "tozero" })));
     if (run.forgetting.length) charts.push(figure("Forgetting of each task", forgettingBars(run.forgetting)));
@@ -295,7 +298,9 @@
     const count = content.runs.length;
     const panel = make("section", { class: "panel", id: `panel-${number}`, "aria-labelledby": title.id }, [
       make("div", { class: "bar" }, [title, close]),
-      figure(count > 1 ? `R, mean of ${count} runs` : "R of its only run", heatMap(content.R)),
+      make("div", { class: "charts" }, [
+        figure(count > 1 ? `R, mean of ${count} runs` : "R of its only run", heatMap(content.R), content.R.length > FEW),
+      ]),
       make("div", { class: "choice" }, [make("label", { for: choice.id, text: "Run" }), choice]),
       view,
     ]);
