@@ -12,6 +12,9 @@ import pytest
 
 import mdcg
 from mdcg.cli import main
+from mdcg.report import page as report_page
+from mdcg.report.summary import summarise
+from tests.test_report import EVIL, made_run
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -64,7 +67,7 @@ def page(browser: Any, report: str) -> Iterator[Any]:
 
 
 def column(page: Any, title: str) -> list[str]:
-    place = [text.split(" ")[0] for text in page.locator("thead th").all_inner_texts()].index(title)
+    place = page.locator("thead th").all_inner_texts().index(title)
     return [row.locator("th, td").nth(place).inner_text() for row in page.locator("tbody tr").all()]
 
 
@@ -177,3 +180,25 @@ def test_a_chart_can_be_saved(page: Any, tmp_path: Path) -> None:
     download.value.save_as(tmp_path / "chart.svg")
     assert (tmp_path / "chart.svg").read_text().startswith("<svg")
     assert download.value.suggested_filename.endswith(".svg")
+
+
+def test_names_stay_text(browser: Any, tmp_path: Path) -> None:
+    """Also as plotly draws them, and in panels."""
+    runs = [made_run(method=EVIL, names=EVIL, folder=EVIL, memory=memory) for memory in (10, 20)]
+    file = tmp_path / "evil.html"
+    file.write_text(report_page.page(summarise(runs), EVIL), "utf-8")
+    page = browser.new_page()
+    trouble: list[str] = []
+    page.on("dialog", lambda dialog: trouble.append(dialog.message))
+    page.on("console", lambda message: trouble.append(message.text))
+    page.on("pageerror", lambda error: trouble.append(str(error)))
+    page.goto(file.as_uri())
+    page.locator(".open").first.click()
+    page.locator(".comparison figure").first.wait_for()
+    page.locator(".comparison .point").first.hover(force=True)
+    page.get_by_role("checkbox", name="memory 10").uncheck()
+    assert page.locator("img").count() == 0
+    assert EVIL in page.locator(".panel dl").inner_text()
+    assert EVIL in page.locator(".comparison .ytick text").first.text_content()
+    page.close()
+    assert trouble == []

