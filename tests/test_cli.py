@@ -147,7 +147,7 @@ def test_lists(cli: Cli, what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["run"], ["compare"], ["show"], ["list"], ["data"], ["data", "get"], ["data", "verify"]]
+    "words", [[], ["run"], ["compare"], ["show"], ["report"], ["list"], ["data"], ["data", "get"], ["data", "verify"]]
 )
 def test_help_reads_well(cli: Cli, words: list[str]) -> None:
     answer = cli(*words, "--help")
@@ -360,6 +360,7 @@ def test_a_terminal_without_these_letters(runs: Path) -> None:
         ["run", "--scenario", "c10-5", "--method", "naive", "--data", "/PRIVATE/x"],
         ["run", "--scenario", "digits-5", "--method", "naive", "--out", "/PRIVATE/x"],
         ["show", "/PRIVATE/x"],
+        ["report", "/PRIVATE/x"],
         ["data", "get", "cifar10", "--data", "/PRIVATE/x"],
     ],
 )

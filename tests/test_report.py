@@ -380,6 +380,20 @@ def test_command_with_mistakes(cli: Cli, runs: Path, tmp_path: Path, monkeypatch
     assert not (tmp_path / "report").exists()
 
 
+def test_a_closed_folder_is_counted(cli: Cli, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store(made_run(60), runs / "good")
+    store(made_run(60), runs / "closed")
+    original = os.scandir
+
+    def scandir(path: Any) -> Any:  # a mode would not keep root out
+        if Path(path).name == "closed":
+            raise PermissionError(13, "Permission denied", path)
+        return original(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert "not ours: 1" in cli("report", runs, "--out", tmp_path / "out").err
+
+
 def test_names_that_are_no_text(tmp_path: Path) -> None:
     store(made_run(60), Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe")))
     found = find_runs(tmp_path)

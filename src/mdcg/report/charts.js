@@ -5,6 +5,7 @@ const charts = (() => {
   const GLYPHS = ["●", "■", "◆", "▲", "✚", "✖", "★", "⬟"]; // the same as text
   const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
   const FEW = 10; // lines that a legend can name
+  const PALE = 45; // percent, from where on viridis is nearer to white than to black
   // Okabe and Ito's colours, those first that stand out from the page; of viridis, the end that does.
   const THEMES = {
     light: {
@@ -46,13 +47,16 @@ const charts = (() => {
   /** R with its values; `least` is the width in pixels below which they would not fit. */
   function heatMap(R) {
     const tasks = R.map((_, index) => String(index + 1));
+    const only = (fits) => R.map((row) => row.map((value) => (value !== null && fits(value) ? value : null)));
+    const cells = (z, ink) => ({
+      type: "heatmap", z, x: tasks, y: tasks, zmin: 0, zmax: 100, colorscale: "Viridis", showscale: false,
+      xgap: 1, ygap: 1, texttemplate: "%{z:.1f}", textfont: { color: ink }, hoverongaps: false,
+      hovertemplate: "after task %{y}, on task %{x}: %{z:.2f}%<extra></extra>",
+    });
     return (colours) => ({
       least: 60 + 40 * R.length,
-      data: [{
-        type: "heatmap", z: R, x: tasks, y: tasks, zmin: 0, zmax: 100, colorscale: "Viridis", showscale: false,
-        xgap: 1, ygap: 1, texttemplate: "%{z:.1f}", hoverongaps: false,
-        hovertemplate: "after task %{y}, on task %{x}: %{z:.2f}%<extra></extra>",
-      }],
+      // On the darker half of the scale white is easier to read.
+      data: [cells(only((value) => value >= PALE), "#000000"), cells(only((value) => value < PALE), "#ffffff")],
       layout: layout(colours, {
         height: Math.max(300, 75 + 30 * R.length),
         xaxis: axis(colours, "accuracy on task", { type: "category", showgrid: false }),

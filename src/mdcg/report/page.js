@@ -39,7 +39,7 @@
 
   /** What stands around a chart on the page goes into the file: its title, a legend, a background. */
   function download(title, { data, layout }, width) {
-    const showlegend = data.length > 1;
+    const showlegend = data.filter((trace) => trace.name).length > 1;
     const whole = {
       ...layout, showlegend, paper_bgcolor: THEMES.light.paper, title: { text: plain(title), font: { size: 14 } },
       margin: { ...layout.margin, t: 48 }, legend: { x: 1.02, y: 1, xanchor: "left" },

@@ -28,7 +28,7 @@ class Run:
 @dataclass(frozen=True)
 class Found:
     runs: list[Run]
-    unreadable: int  # results that are damaged, foreign or not ours to read
+    unreadable: int  # results that are damaged or foreign, folders that may not be read
     copies: int  # results of runs that were found elsewhere too
 
 
@@ -38,8 +38,10 @@ def find_runs(root: Path) -> Found:
         raise MdcgError(f"there is no folder {root}; give the folder of your runs, for instance 'mdcg report runs'.")
     if not root.is_dir():
         raise MdcgError(f"{root} is not a folder; give the folder of your runs, for instance 'mdcg report runs'.")
-    runs, unreadable = [], 0
-    for folder in _folders(root):
+    closed: list[OSError] = []
+    folders = sorted(Path(folder) for folder, _, files in os.walk(root, onerror=closed.append) if RESULT in files)
+    runs, unreadable = [], len(closed)
+    for folder in folders:
         try:
             record = read_record(folder)
             parse(record.spec.scenario)
@@ -65,7 +67,3 @@ def distinct(runs: Iterable[Run]) -> list[Run]:
 def readable(path: Path) -> str:
     """A path as text, whatever bytes its name is made of."""
     return os.fsencode(path).decode("utf-8", "replace")
-
-
-def _folders(root: Path) -> list[Path]:
-    return sorted(Path(folder) for folder, _, files in os.walk(root) if RESULT in files)
