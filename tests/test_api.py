@@ -12,7 +12,6 @@ from PIL import Image
 
 import mdcg
 from mdcg.data import load
-from mdcg.report.page import page
 from mdcg.tensors import pack
 
 
@@ -131,12 +130,3 @@ def test_methods_learn(tmp_path: Path) -> None:
     assert accuracy["naive"] < 25
     assert min(accuracy[name] for name in ("replay", "md", "md-cg")) > accuracy["naive"] + 40
     assert accuracy["cumulative"] > max(accuracy["replay"], accuracy["md"], accuracy["md-cg"])
-
-
-def test_page_escapes_names_and_needs_no_network(result: mdcg.Result) -> None:
-    html = page({"<script>alert(1)</script>": result}, "a & b <i>")
-    assert "<script" not in html
-    assert "&lt;script&gt;" in html
-    assert "a &amp; b &lt;i&gt;" in html
-    assert "http" not in html
-    assert html.count("<details>") == 2

@@ -82,7 +82,11 @@ def test_compare_is_best_first(cli: Cli, runs: Path, tmp_path: Path) -> None:
     places = {name: answer.out.index(f"{name} ") for name in ("cumulative", "replay", "naive")}
     assert places["cumulative"] < places["replay"] < places["naive"]
     assert " ± " in answer.out
-    assert "cumulative" in page.read_text()
+    shown = page.read_text()
+    assert "6 runs of 3 settings in 1 scenario" in shown
+    assert "<h1>digits-2, memory 60</h1>" in shown
+    rows = [shown.index(f"details of {label}") for label in ("cumulative", "replay, memory 60", "naive")]
+    assert rows == sorted(rows)
     content = json.loads(cli(*words, "--methods", "naive,replay", "--json").out)
     assert set(content["methods"]) == {"naive", "replay"}
     assert content["methods"]["naive"]["mean"]["ACC"] < content["methods"]["replay"]["mean"]["ACC"]
@@ -143,7 +147,21 @@ def test_lists(cli: Cli, what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["run"], ["compare"], ["show"], ["runs"], ["list"], ["data"], ["data", "get"], ["data", "verify"]]
+    "words",
+    [
+        [],
+        ["run"],
+        ["compare"],
+        ["sweep"],
+        ["search"],
+        ["show"],
+        ["runs"],
+        ["report"],
+        ["list"],
+        ["data"],
+        ["data", "get"],
+        ["data", "verify"],
+    ],
 )
 def test_help_reads_well(cli: Cli, words: list[str]) -> None:
     answer = cli(*words, "--help")
@@ -358,6 +376,7 @@ def test_a_terminal_without_these_letters(runs: Path) -> None:
         ["run", "--scenario", "c10-5", "--method", "naive", "--data", "/PRIVATE/x"],
         ["run", "--scenario", "digits-5", "--method", "naive", "--out", "/PRIVATE/x"],
         ["show", "/PRIVATE/x"],
+        ["report", "/PRIVATE/x"],
         ["data", "get", "cifar10", "--data", "/PRIVATE/x"],
     ],
 )

@@ -60,14 +60,26 @@ def compare(
     asked = asked_recipe(options, methods=named)
     results = _run(asked, options)
     if report is not None:
-        from mdcg.files import write_whole
-        from mdcg.report.page import page
-
-        write_whole(report, page(results, _title(asked)).encode())
+        _write_page(report, results, _title(asked))
     names = asked.asked_methods()
     _print_comparison(results, asked, options, names[0] if len(names) == 1 and len(results) > 1 else "method")
     if report is not None and not options["as_json"]:
         print(f"report: {report}")
+
+
+def _write_page(path: Path, results: dict[str, Result], title: str) -> None:
+    from mdcg.experiments.store import Store
+    from mdcg.files import write_whole
+    from mdcg.report.page import page
+    from mdcg.report.read import Run, readable
+    from mdcg.report.summary import summarise
+
+    runs = [
+        Run(readable(Store(result.out).folder(record.spec)), record)
+        for result in results.values()
+        for record in result.records
+    ]
+    write_whole(path, page(summarise(runs), title).encode("utf-8", "replace"))
 
 
 def _title(asked: Recipe) -> str:

@@ -17,6 +17,7 @@ import torch
 from mdcg.errors import Busy, MachineError, MdcgError
 from mdcg.experiments.plan import group_folder
 from mdcg.experiments.sweep import Executor, Job, Site, Watching, do
+from mdcg.extras import extra
 from mdcg.train.checkpoint import MEMBERS
 from mdcg.train.group import Group
 
@@ -27,10 +28,7 @@ PATIENCE = 60.0  # seconds that a lost node's process may take to die, holding o
 
 def on_ray(address: str | None) -> Executor:
     """An executor for the cluster at `address`; without one Ray takes that of its environment, or starts one here."""
-    try:
-        import ray
-    except ImportError as error:
-        raise MdcgError("training on Ray needs its package; install it with: pip install 'mdcg[cluster]'.") from error
+    ray = extra("ray", "cluster", "training on a cluster")
 
     def execute(jobs: Sequence[Job], site: Site, display: Watching, warn: Callable[[str], None]) -> dict[str, str]:
         if not jobs:

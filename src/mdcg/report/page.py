@@ -1,104 +1,125 @@
-"""A report as one self-contained HTML page: no script, no network, light and dark."""
+"""A report as one self-contained HTML page: tables that need no script, charts that need no network.
+
+`page.html` is the frame, `page.css` the looks, `page.js` all that moves, `charts.js` what plotly.js draws. Whatever
+comes from data is escaped in the tables, and for the charts goes in as JSON.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Sequence
 from html import escape
+from importlib.resources import files
+from itertools import accumulate
+from string import Template
 
-import numpy as np
+from plotly.offline import get_plotlyjs
 
-from mdcg.api import Result
-from mdcg.metrics import Matrix
-from mdcg.report.tables import COLUMNS, best_first, settings_of, spread
+from mdcg.report import payload
+from mdcg.report.columns import Column, columns
+from mdcg.report.summary import ALPHA, Section, Setting
 
-STYLE = """
-:root { color-scheme: light dark; --line: #8884; --faint: #888; --none: #ebf2fa; --full: #084081;
-        --on-none: #000; --on-full: #fff; }
-@media (prefers-color-scheme: dark) { :root { --none: #1a2230; --full: #9ecbff; --on-none: #fff; --on-full: #000; } }
-body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; }
-table { border-collapse: collapse; margin: .5rem 0 1.5rem; }
-caption { text-align: left; color: var(--faint); padding-bottom: .3rem; }
-th, td { padding: .3rem .7rem; text-align: right; border-bottom: 1px solid var(--line);
-         font-variant-numeric: tabular-nums; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; }
-tbody tr:first-child { font-weight: 600; }
-.matrix td { background: color-mix(in srgb, var(--full) var(--share), var(--none)); color: var(--on-none); }
-.matrix td.most { color: var(--on-full); }
-.matrix td.unseen { background: none; }
-.matrix td, .matrix th { border: 0; text-align: center; font-weight: 400; padding: .25rem .5rem; }
-.matrices { display: flex; flex-wrap: wrap; gap: 0 2.5rem; }
-.wide { overflow-x: auto; max-width: 100%; }
-.faint { color: var(--faint); margin-bottom: 0; }
-summary { cursor: pointer; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: 0 1rem; font-size: .9rem; }
-@media (max-width: 40rem) { body { font-size: 14px; } th, td { padding: .25rem .4rem; }
-                            .matrix td, .matrix th { padding: .2rem .3rem; } }
-dt { color: var(--faint); } dd { margin: 0; overflow-wrap: anywhere; }
-"""
+CHOSEN = 12  # settings, at most, whose charts are shown at first
+ASCENDING = ("method", "memory", "significant?", "forgetting", "s/run")  # sorted first from small to large
+FALLING = "descending"
 
 
-def page(results: Mapping[str, Result], title: str) -> str:
-    """The comparison table, each method's mean accuracy matrix, and every run's settings."""
-    ranked = best_first(results)
-    matrices = "".join(_matrix(result.R.mean(0), name) for name, result in ranked)
-    details = "".join(_runs(name, result) for name, result in ranked)
-    return f"""<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>{escape(title)}</title>
-<style>{STYLE}</style>
-<h1>{escape(title)}</h1>
-{_comparison(ranked)}
-<p>ACC: accuracy over all tasks at the end. BWT: change of past tasks' accuracy since they were learned, mean over all
-later tasks; BWT-final: the same at the end only. Forgetting: best earlier accuracy less the final one.</p>
-<h2>Accuracy of each task as later ones are learned</h2>
-<p>Row i: after learning task i. Column j: percent correct on the images of task j, mean over seeds.</p>
-<div class="matrices">{matrices}</div>
-<h2>Runs</h2>
-{details}
-</html>
-"""
-
-
-def _comparison(ranked: list[tuple[str, Result]]) -> str:
-    count = max(len(result.records) for _, result in ranked)
-    over = f"mean ± sample standard deviation over {count} seeds" if count > 1 else "one seed"
-    rows = []
-    for name, result in ranked:
-        cells = "".join(f"<td>{spread(result.mean[m], result.std[m])}</td>" for m in COLUMNS)
-        seconds = np.mean([record.seconds for record in result.records])
-        rows.append(f"<tr><td>{escape(name)}</td>{cells}<td>{seconds:.1f}</td></tr>")
-    heads = "".join(f"<th>{label}</th>" for label in COLUMNS.values())
-    return (
-        f'<p class="faint">Percent, {over}; best first.</p><div class="wide"><table>'
-        f"<thead><tr><th>method</th>{heads}<th>s/run</th></tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+def page(sections: Sequence[Section], title: str) -> str:
+    """The whole page."""
+    bodies, data, first = [], [], 0
+    for number, section in enumerate(sections):
+        bodies.append(_section(section, number, first))
+        data.append(payload.script(payload.of_section(section, first), f"section-{number}"))
+        for place, setting in enumerate(section.settings):
+            data.append(payload.script(payload.of_setting(setting), f"setting-{first + place}"))
+        first += len(section.settings)
+    return Template(_file("page.html")).substitute(
+        title=escape(title),
+        summary=escape(_summary(sections)),
+        alpha=f"{ALPHA:g}",
+        css=_file("page.css"),
+        plotly=_inside_script(get_plotlyjs()),
+        charts=_inside_script(_file("charts.js")),
+        js=_inside_script(_file("page.js")),
+        sections="\n".join(bodies),
+        data="\n".join(data),
     )
 
 
-def _matrix(R: Matrix, name: str) -> str:
-    heads = "".join(f"<th>{task + 1}</th>" for task in range(len(R)))
-    rows = "".join(f"<tr><th>{i + 1}</th>{''.join(_cell(entry) for entry in row)}</tr>" for i, row in enumerate(R))
+def _file(name: str) -> str:
+    return (files(__package__) / name).read_text("utf-8")
+
+
+def _inside_script(code: str) -> str:
+    """Code whose strings cannot end its script element, or make a browser believe that a comment begins."""
+    return code.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def _summary(sections: Sequence[Section]) -> str:
+    settings = [setting for section in sections for setting in section.settings]
+    runs = [run for setting in settings for run in setting.runs]
+    scenarios = {setting.spec.scenario for setting in settings}
+    days = sorted({run.finished[:10] for run in runs if run.finished})
+    text = f"{_count(len(runs), 'run')} of {_count(len(settings), 'setting')} in {_count(len(scenarios), 'scenario')}"
+    if days:
+        text += f", finished {days[0]}" if days[0] == days[-1] else f", finished {days[0]} to {days[-1]}"
+    return text + "."
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _section(section: Section, number: int, first: int) -> str:
+    shown = columns(section)
+    heads = "".join(_head(column) for column in shown)
+    chosen = _chosen_at_first(section)
+    rows = "\n".join(_row(section, place, shown, chosen, first) for place in range(len(section.settings)))
+    title = escape(section.title)
+    return f"""<section data-section="{number}" aria-labelledby="title-{number}">
+<h2 id="title-{number}">{title}</h2>
+<p class="faint">With {escape(section.shared)}.</p>
+<div class="scroll" tabindex="0" role="region" aria-label="Results: {title}"><table class="results">
+<thead><tr>{heads}</tr></thead>
+<tbody>
+{rows}
+</tbody></table></div>
+<div class="panels"></div>
+<div class="comparison"></div>
+</section>"""
+
+
+def _chosen_at_first(section: Section) -> set[str]:
+    """The best names with all their memory sizes, so that each is a whole line, as long as charts stay readable."""
+    sizes = Counter(setting.name for setting in section.settings)  # in the order of the best
+    return {name for name, so_far in zip(sizes, accumulate(sizes.values()), strict=True) if so_far <= CHOSEN}
+
+
+def _head(column: Column) -> str:
+    order = f' aria-sort="{FALLING}"' if column.title == "ACC" else ""
+    first = "ascending" if column.title in ASCENDING else FALLING
+    button = f'<button type="button" class="sort" data-first="{first}">{escape(column.title)}</button>'
+    every = '<input type="checkbox" class="every" aria-label="compare all">' if column.title == "method" else ""
+    return f'<th scope="col"{order}>{every}{button}</th>'
+
+
+def _row(section: Section, place: int, shown: Sequence[Column], chosen: set[str], first: int) -> str:
+    setting, number = section.settings[place], first + place
+    cells = "".join(_cell(column, setting, section.marks.get(place, "")) for column in shown[1:])
+    checked = " checked" if setting.name in chosen else ""
+    label = escape(setting.label)
     return (
-        f'<div class="wide"><table class="matrix"><caption>{escape(name)}</caption>'
-        f"<thead><tr><th></th>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
+        f'<tr data-setting="{number}"><th scope="row" data-value="{escape(setting.name)}"><span class="name">'
+        f'<input type="checkbox" class="choose" aria-label="compare {label}"{checked}>'
+        f'<button type="button" class="open" aria-expanded="false" aria-label="details of {label}">'
+        f"{escape(setting.name)}</button></span></th>{cells}</tr>"
     )
 
 
-def _cell(value: float) -> str:
-    if math.isnan(value):
-        return '<td class="unseen"></td>'
-    return f'<td style="--share:{value:.0f}%"{" class=most" if value > 50 else ""}>{value:.1f}</td>'
-
-
-def _runs(name: str, result: Result) -> str:
-    items = []
-    for record in result.records:
-        rows = "".join(f"<dt>{escape(key)}</dt><dd>{escape(text)}</dd>" for key, text in settings_of(record))
-        acc = record.metrics["ACC"]
-        items.append(
-            f"<details><summary>{escape(name)}, seed {record.spec.seed}: ACC {acc:.1f}</summary>"
-            f"{_matrix(record.R, '')}<dl>{rows}</dl></details>"
-        )
-    return "".join(items)
+def _cell(column: Column, setting: Setting, mark: str) -> str:
+    value = column.value(setting)
+    missing = value is None or (isinstance(value, float) and math.isnan(value))
+    data = "" if missing else f' data-value="{escape(str(value))}"'
+    looks = f' class="{mark}"' if mark and column.title == "ACC" else ""
+    return f"<td{looks}{data}>{escape(column.text(setting))}</td>"

@@ -11,13 +11,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mdcg import paper
 from mdcg.experiments.display import duration
-from mdcg.experiments.spec import RunSpec
 from mdcg.experiments.store import Record
 from mdcg.experiments.sweep import Cell, Planned
 from mdcg.methods import METHODS
 from mdcg.metrics import mean_std
+from mdcg.report.summary import paper_cell
 from mdcg.report.tables import spread
 
 MEMORY = "memory"
@@ -96,7 +95,7 @@ def _entry(records: Sequence[Record] | None, ranks: Sequence[float], with_bwt: b
     bwt = mean_std([record.metrics["BWT"] for record in records])[0]
     style = {0: "bold", 1: "underline"}.get(ranks.index(mean), "") if len(ranks) > 1 else ""
     text = Text(spread(mean, std) + _after(bwt, with_bwt), style=style)
-    printed = printed_cell(records[0].spec)
+    printed = paper_cell(records[0].spec)
     if printed is not None:
         std = math.nan if printed.acc_std is None else printed.acc_std
         bwt = math.nan if printed.bwt is None else printed.bwt
@@ -108,14 +107,6 @@ def _after(bwt: float, with_bwt: bool) -> str:
     return f" | {bwt:.1f}" if with_bwt and not math.isnan(bwt) else ""
 
 
-def printed_cell(spec: RunSpec) -> paper.Cell | None:
-    """What the paper prints of such a run."""
-    if spec.hold_out:
-        return None
-    head = "" if spec.head == METHODS[spec.method].head else spec.head
-    return paper.cell(spec.scenario, spec.method, spec.memory, head)
-
-
 def caption(cells: Sequence[Cell], records: Mapping[str, Record]) -> str:
     """What the table's numbers are."""
     done = [[spec for spec in cell.specs if spec.name in records] for cell in cells]
@@ -125,7 +116,7 @@ def caption(cells: Sequence[Cell], records: Mapping[str, Record]) -> str:
         if counts
         else ""
     )
-    beside = "; below it the paper's" if any(printed_cell(spec) for specs in done for spec in specs) else ""
+    beside = "; below it the paper's" if any(paper_cell(spec) for specs in done for spec in specs) else ""
     return f"ACC | BWT in percent, {over}{beside}. Bold: best, underlined: second."
 
 

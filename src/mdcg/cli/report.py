@@ -1,0 +1,41 @@
+"""The command that makes a report of many runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mdcg.cli.app import app
+
+
+@app.command()
+def report(
+    runs: Annotated[Path, typer.Argument(help="Folder of runs.")] = Path("runs"),
+    out: Annotated[Path, typer.Option(help="Folder for the page and the tables.")] = Path("report"),
+) -> None:
+    """Make a page and tables (Markdown, LaTeX, CSV) of all finished runs in a folder, beside the paper's numbers."""
+    from mdcg.files import write_whole
+    from mdcg.report.export import csv_table, latex, markdown
+    from mdcg.report.page import page
+    from mdcg.report.read import find_runs, readable
+    from mdcg.report.summary import summarise
+
+    found = find_runs(runs)
+    if found.unreadable:
+        print(f"mdcg: left out results that are damaged or not ours: {found.unreadable}", file=sys.stderr)
+    if found.copies:
+        print(f"mdcg: left out older copies of the same runs: {found.copies}", file=sys.stderr)
+    sections = summarise(found.runs)
+    contents = {
+        "table.md": markdown(sections),
+        "table.tex": latex(sections),
+        "table.csv": csv_table(sections),
+        "index.html": page(sections, f"Results in {readable(runs)}"),
+    }
+    for name, text in contents.items():
+        write_whole(out / name, text.encode("utf-8", "replace"))
+    print(f"tables: {', '.join(str(out / name) for name in list(contents)[:3])}")
+    print(f"report: {out / 'index.html'}")

@@ -1,0 +1,402 @@
+"""The report: what belongs together, what the paper says, and files that others can read."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from mdcg import metrics, paper
+from mdcg.errors import MdcgError
+from mdcg.experiments.spec import RunSpec
+from mdcg.experiments.store import Record, read_record
+from mdcg.methods import METHODS
+from mdcg.models import HEADS
+from mdcg.report.export import csv_table, latex, latex_text, markdown
+from mdcg.report.page import page
+from mdcg.report.payload import lean, script
+from mdcg.report.read import Run, find_runs
+from mdcg.report.summary import Section, Setting, Spread, paper_cell, summarise, welch
+from tests.conftest import Cli
+
+EVIL = "</script><img src=x onerror=alert(1)>"
+
+
+def made_run(acc: float = 50, tasks: int = 2, names: str = "class", folder: str = "runs/x", **asked: Any) -> Run:
+    """A run that nobody trained: `acc` percent of every task at the end, 100 when each was learned."""
+    method = asked.get("method", "md-cg")
+    kind = METHODS[method] if method in METHODS.names() else METHODS["naive"]
+    usual: dict[str, Any] = {
+        "scenario": "c10-5", "fingerprint": "f", "image_size": None, "method": method, "memory": 500, "head": kind.head,
+        "backbone": "resnet20", "epochs": 20, "batch_size": 32, "rate": 0.01, "momentum": 0.8, "precision": "auto",
+        "hold_out": 0.0, "evaluate_every": 0, "seed": 0,
+    }  # fmt: skip
+    usual |= asked
+    chosen = {name: field.default for name, field in kind.model_fields.items()}
+    chosen |= kind.tuned(usual["scenario"], usual["memory"]) | usual.pop("hyperparameters", {})
+    settings = {name: default for name, (default, _) in HEADS[usual["head"]].settings.items()}
+    spec = RunSpec(hyperparameters=chosen, head_settings=settings, **usual)
+    correct = [[1000] * 2 * (i + 1) + [0] * 2 * (tasks - i - 1) for i in range(tasks - 1)]
+    record = Record(
+        spec=spec,
+        sizes=[2] * tasks,
+        order=list(range(2 * tasks)),
+        class_names=[f"{names} {c}" for c in range(2 * tasks)],
+        correct=[*correct, [round(10 * acc)] * 2 * tasks],
+        total=[1000] * 2 * tasks,
+        memory={0: [1, 2], 1: [3]},
+        history=[
+            {"task": task + 1, "epoch": 1, "loss": 0.5, "train_accuracy": 80.0, "accuracy": [90.0] * (task + 1)}
+            for task in range(tasks)
+        ],
+        seconds=2.0,
+        environment={"finished": f"2026-01-0{1 + usual['seed'] % 9}T00:00:00+00:00"},
+    )
+    return Run(folder, record)
+
+
+def settings(*runs: Run) -> list[Setting]:
+    return [setting for section in summarise(runs) for setting in section.settings]
+
+
+def names(*runs: Run) -> set[str]:
+    return {setting.name for setting in settings(*runs)}
+
+
+def test_runs_of_other_seeds_are_one_setting() -> None:
+    runs = [made_run(acc, seed=seed) for seed, acc in enumerate((40, 50, 66))]
+    (setting,) = settings(*runs)
+    expected = [run.record.metrics for run in runs]
+    for name in ("ACC", "BWT", "BWT_final", "forgetting"):
+        values = [one[name] for one in expected]
+        assert setting.stats[name] == Spread(3, *metrics.mean_std(values))
+    assert setting.stats["ACC"].mean == pytest.approx(52)
+    assert setting.stats["ACC"].std == pytest.approx(np.std([40, 50, 66], ddof=1))
+    assert setting.stats["seconds"] == Spread(3, 2.0, 0.0)
+    assert (setting.name, setting.label) == ("md-cg", "md-cg, memory 500")
+    np.testing.assert_allclose(setting.matrices[:, -1], [[40] * 2, [50] * 2, [66] * 2])
+
+
+@pytest.mark.parametrize("field", sorted(set(RunSpec.model_fields) - {"seed", "hyperparameters", "head_settings"}))
+def test_runs_that_differ_in_anything_else_never_mix(field: str) -> None:
+    other: dict[str, Any] = {
+        "scenario": "c10-2", "method": "md", "head": "single-gate", "precision": "bf16", "backbone": "resnet32",
+        "augmentation": "published", "fingerprint": "g", "hold_out": 0.1, "format": 7, "image_size": 64, "rate": 0.1,
+        "momentum": 0.5,
+    }  # fmt: skip
+    one, two = made_run(), made_run(seed=1, **{field: other.get(field, 333)})
+    sections = summarise([one, two])
+    shown = {(section.title, setting.name, setting.spec.memory) for section in sections for setting in section.settings}
+    assert len(shown) == 2
+    if field in ("scenario", "hold_out", "fingerprint"):  # other images: their accuracies are no rivals
+        assert len(sections) == 2
+    assert len({line.split(",ACC")[0] for line in csv_table(sections).splitlines()[1:]}) == 2
+
+
+def test_held_out_images_are_named() -> None:
+    titles = [section.title for section in summarise([made_run(hold_out=0.125), made_run()])]
+    assert titles == ["c10-5", "c10-5, on 12.5% of the training images held out"]
+
+
+def test_names_say_what_differs_and_no_more() -> None:
+    assert names(made_run(), made_run(method="naive", memory=0)) == {"md-cg", "naive"}
+    assert names(made_run(method="md", head="cascaded-gates"), made_run(method="md")) == {"md, cascaded-gates", "md"}
+    # The paper chose another λ for each memory: that is one setting as people see it.
+    assert paper.chosen("md")["lam"]["c10-5"][500] != paper.chosen("md")["lam"]["c10-5"][2000]
+    assert names(made_run(memory=500), made_run(memory=2000)) == {"md-cg"}
+    grid = [made_run(hyperparameters={"lam": lam}) for lam in (0.1, 0.25, 1.0)]
+    assert names(*grid) == {"md-cg, lam 0.1", "md-cg, lam 0.25", "md-cg, lam 1"}
+    assert names(*grid, made_run(memory=2000)) == {"md-cg", "md-cg, lam 0.1", "md-cg, lam 1"}
+    assert names(made_run(), made_run(memory=200, epochs=1), made_run(memory=2000)) == {"md-cg", "md-cg, epochs 1"}
+    assert names(made_run(), made_run(evaluate_every=5)) == {"md-cg, evaluated every 0", "md-cg, evaluated every 5"}
+    assert names(made_run(), made_run(memory=200, evaluate_every=5)) == {"md-cg"}
+    assert names(made_run(method="of a package that is gone")) == {"of a package that is gone, incremental"}
+
+
+@given(
+    st.tuples(st.integers(2, 30), st.floats(0, 100), st.floats(0.01, 30)),
+    st.tuples(st.integers(2, 30), st.floats(0, 100), st.floats(0.01, 30)),
+)
+def test_welch_is_scipys(ours: tuple[int, float, float], theirs: tuple[int, float, float]) -> None:
+    expected = stats.ttest_ind_from_stats(
+        ours[1], ours[2], ours[0], theirs[1], theirs[2], theirs[0], equal_var=False
+    ).pvalue
+    assert welch(Spread(*ours), Spread(*theirs)) == pytest.approx(expected, rel=1e-9, abs=1e-15)
+
+
+def test_welch_says_nothing_without_a_spread() -> None:
+    assert welch(Spread(1, 50.0, math.nan), Spread(5, 60.0, 1.0)) is None
+    assert welch(Spread(3, 50.0, 0.0), Spread(5, 60.0, 0.0)) is None
+
+
+def test_papers_numbers() -> None:
+    (setting,) = settings(*[made_run(acc, seed=seed) for seed, acc in enumerate((64.5, 65, 66))])
+    cell = paper.cell("c10-5", "md-cg", 500)
+    assert cell is not None
+    assert setting.paper == cell
+    assert setting.difference == pytest.approx(np.mean([64.5, 65, 66]) - cell.acc)
+    sample = stats.ttest_ind_from_stats(
+        np.mean([64.5, 65, 66]), np.std([64.5, 65, 66], ddof=1), 3, cell.acc, cell.acc_std, paper.RUNS, equal_var=False
+    )
+    assert setting.p == pytest.approx(sample.pvalue)
+    assert setting.verdict == f"no, p = {sample.pvalue:.3f}"
+    (far,) = settings(*[made_run(20 + seed / 10, seed=seed) for seed in range(5)])
+    assert far.verdict == "yes, p < 0.001"
+    (alone,) = settings(made_run(20))
+    assert (alone.p, alone.verdict) == (None, "n too small")
+
+
+def test_only_runs_of_the_papers_protocol_are_compared_with_it() -> None:
+    def cell(**asked: Any) -> paper.Cell | None:
+        return paper_cell(made_run(**asked).record.spec)
+
+    assert cell() == cell(head="cascaded-gates-with-own") == paper.cell("c10-5", "md-cg", 500)
+    assert cell(head="single-gate") == cell(head="scalar-gates") == paper.cell("c10-5", "md-cg", 500, "single-gate")
+    assert cell(method="naive", memory=0) == paper.cell("c10-5", "naive", 0)
+    assert cell(method="er-ace", head="cascaded-gates") == paper.cell("c10-5", "er-ace", 500, "cascaded-gates")
+    for departure in (
+        {"hold_out": 0.1}, {"epochs": 1}, {"backbone": "resnet32"}, {"batch_size": 64}, {"rate": 0.1},
+        {"momentum": 0.9}, {"memory": 123}, {"head": "incremental"}, {"scenario": "digits-5"}, {"method": "foreign"},
+    ):  # fmt: skip
+        assert cell(**departure) is None, departure
+
+
+def rivals() -> list[Section]:
+    """At memory 500: md-cg 60 and md 60.02 tie, replay 50, ld 40; at 1000 md alone; naive without a memory."""
+    return summarise(
+        [
+            made_run(60, method="md-cg"), made_run(60.02, method="md"), made_run(50, method="replay"),
+            made_run(40, method="ld"), made_run(70, method="md", memory=1000), made_run(99, method="naive", memory=0),
+        ]
+    )  # fmt: skip
+
+
+def test_best_and_second_best() -> None:
+    (section,) = rivals()
+    marked = {section.settings[place].label: mark for place, mark in section.marks.items()}
+    assert marked == {"md, memory 500": "best", "md-cg, memory 500": "best", "replay, memory 500": "second"}
+    (two,) = summarise([made_run(60), made_run(50, method="md")])
+    assert list(two.marks.values()) == ["best"]
+
+
+def test_latex() -> None:
+    text = latex(rivals())
+    assert r"md-cg & \cellcolor{blue!15}$60.0$ & $-40.0$ & -- & -- \\" in text
+    assert r"md & \cellcolor{blue!15}$60.0$ & $-40.0$ & $70.0$ & $-30.0$ \\" in text
+    assert r"replay & \cellcolor{purple!15}$50.0$" in text
+    assert "ld & $40.0$" in text
+    assert r"& \multicolumn{2}{c}{$M = 500$} & \multicolumn{2}{c}{$M = 1000$} \\" in text
+    body = re.search(r"\\begin{tabular}{(l+r+)}(.*)\\end{tabular}", text, re.S)
+    assert body
+    for line in body[2].splitlines():
+        if line.endswith(r"\\") and "multicolumn" not in line:
+            assert line.count("&") == len(body[1]) - 1, line
+    for word in ("table", "tabular"):
+        assert text.count(rf"\begin{{{word}}}") == text.count(rf"\end{{{word}}}") == 1
+    escaped = r"a\_b \& 5\% of \{c\}\textbackslash{}d \textasciitilde{}\textasciicircum{} \#1 \$x"
+    assert latex_text(r"a_b & 5% of {c}\d ~^ #1 $x") == escaped
+    spread = latex(summarise([made_run(40), made_run(50, seed=1)]))
+    assert r"$45.0 \pm 7.1$" in spread
+
+
+def test_markdown() -> None:
+    text = markdown(rivals())
+    assert "| md | 500 | 1 | **60.0** |" in text
+    assert "| replay | 500 | 1 | *50.0* |" in text
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table}) == 1
+    evil = markdown(summarise([made_run(method="a|b\n<i>")]))
+    assert r"a\|b \<i\>" in evil
+
+
+def test_csv_gives_the_numbers_back() -> None:
+    sections = summarise([made_run(acc, seed=seed) for seed, acc in enumerate((40, 50))] + [made_run(method=EVIL)])
+    rows = list(csv.DictReader(io.StringIO(csv_table(sections))))
+    ours = [setting for section in sections for setting in section.settings]
+    assert len(rows) == len(ours) == 2
+    for row, setting in zip(rows, ours, strict=True):
+        assert (row["scenario"], row["method"], int(row["memory"])) == ("c10-5", setting.spec.method, 500)
+        assert int(row["runs"]) == len(setting.runs)
+        assert json.loads(row["hyperparameters"]) == setting.spec.hyperparameters
+        for name, spread in setting.stats.items():
+            assert float(row[name]) == pytest.approx(spread.mean)
+            assert (row[f"{name}_std"] == "") == math.isnan(spread.std)
+    known = next(row for row in rows if row["method"] == "md-cg")
+    assert known["seeds"] == "0 1"
+    assert float(known["paper_ACC"]) == 65.5
+    assert float(known["difference"]) == pytest.approx(45 - 65.5)
+    assert 0 < float(known["p"]) < 1
+
+
+class Elements(HTMLParser):
+    """Every element of a page with its attributes, and the text of its data blocks."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.blocks: list[str] = []
+        self.inside = False
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        self.inside = dict(attrs).get("type") == "application/json"
+        if self.inside:
+            self.blocks.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = False
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.blocks[-1] += data
+
+
+def test_page_is_harmless_whatever_things_are_called() -> None:
+    html = page(summarise([made_run(method=EVIL, names=EVIL, folder=EVIL)]), EVIL)
+    elements = Elements(html)
+    assert "img" not in {tag for tag, _ in elements.found}
+    assert not [1 for _, attributes in elements.found if any(key.startswith("on") for key in attributes)]
+    blocks = [json.loads(block) for block in elements.blocks]
+    assert blocks[0][0]["name"].startswith(EVIL)
+    assert blocks[1]["runs"][0]["classes"][0][0] == [f"{EVIL} 0", 50.0]
+    assert ["folder", EVIL] in blocks[1]["runs"][0]["facts"]
+    assert html.count("</script>") == len(elements.blocks) + 3
+
+
+def test_page_asks_for_nothing_from_elsewhere() -> None:
+    elements = Elements(page(rivals(), "a title"))
+    sources = {"src", "href", "data", "action", "srcset", "poster"}
+    assert not [attributes for _, attributes in elements.found if sources & set(attributes)]
+    (policy,) = [found["content"] for tag, found in elements.found if "http-equiv" in found]
+    assert policy
+    assert policy.startswith("default-src 'none'")
+    assert "http" not in policy
+
+
+def test_page_shows_its_numbers_without_a_script() -> None:
+    runs = [made_run(acc, seed=seed) for seed, acc in enumerate((64.5, 65, 66))]
+    html = page(summarise([*runs, made_run(method="naive", memory=0, hold_out=0.1)]), "Results")
+    for text in ("65.2 ± 0.8", "65.5 ± ", "-0.3", "no, p = ", "4 runs", "2 settings"):
+        assert text in html, text
+    assert "finished 2026-01-01 to 2026-01-03" in html
+    first, second = html.split('<section data-section="1"')
+    assert "paper’s ACC" in first
+    assert "paper’s ACC" not in second.split("</section>")[0]  # it has no number for held-out images
+
+
+def test_data_has_no_nan_and_ends_no_script() -> None:
+    content = {"R": np.array([[1.23456789, math.nan]]), "text": "<!--</script>&\u2028", "inf": math.inf}
+    text = script(content, "x")
+    assert json.loads(text.split(">", 1)[1].removesuffix("</script>")) == {
+        "R": [[1.2346, None]], "text": content["text"], "inf": None
+    }  # fmt: skip
+    assert not set("<>&\u2028") & set(text.split(">", 1)[1].removesuffix("</script>"))
+    assert lean([math.nan, 1, "a", None, True]) == [None, 1, "a", None, True]
+
+
+def test_one_task_and_a_foreign_history_do_no_harm() -> None:
+    run = made_run(tasks=1)
+    run.record.history[:] = [{"task": "one"}, {}, {"task": 1, "epoch": 1, "loss": math.nan, "train_accuracy": 1}]
+    html = page(summarise([run]), "one task")
+    (block,) = [json.loads(block) for block in Elements(html).blocks][1:]
+    assert block["runs"][0]["loss"] == [None]
+    assert block["runs"][0]["forgetting"] == []
+    assert "--" in latex(summarise([run]))
+
+
+def store(run: Run, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text(json.dumps(run.record.model_dump()))
+
+
+def test_command(cli: Cli, runs: Path, tmp_path: Path) -> None:
+    for seed in range(2):
+        store(made_run(60, seed=seed), runs / "deep" / "er" / f"run {seed}")
+    store(made_run(60, method="replay"), runs / "replay")
+    out = tmp_path / "new" / "report"
+    answer = cli("report", runs, "--out", out)
+    assert answer.code == 0
+    assert answer.err == ""
+    assert answer.out.splitlines()[-1] == f"report: {out / 'index.html'}"
+    assert {file.name for file in out.iterdir()} == {"index.html", "table.md", "table.tex", "table.csv"}
+    assert "| md-cg | 500 | 2 |" in (out / "table.md").read_text()
+
+
+def test_command_skips_what_it_cannot_read(cli: Cli, runs: Path, tmp_path: Path) -> None:
+    store(made_run(60), runs / "good")
+    for number, text in enumerate(("", "{}", "[1, 2", '{"R": 1}', "\0")):
+        (runs / f"bad {number}").mkdir()
+        (runs / f"bad {number}" / "result.json").write_text(text)
+    (runs / "odd" / "result.json").mkdir(parents=True)
+    strange = made_run(60, scenario="no scenario")
+    store(strange, runs / "strange")
+    huge = made_run(60, method="replay")
+    huge.record.correct[-1][0] = 10**400
+    store(huge, runs / "huge")
+    answer = cli("report", runs, "--out", tmp_path / "out")
+    assert answer.code == 0
+    assert answer.err == "mdcg: left out results that are damaged or not ours: 7\n"
+    assert len(list(csv.DictReader((tmp_path / "out" / "table.csv").open()))) == 1
+
+
+def test_a_copy_is_no_second_run(cli: Cli, runs: Path, tmp_path: Path) -> None:
+    store(made_run(60), runs / "a")
+    shutil.copytree(runs / "a", runs / "b")
+    answer = cli("report", runs, "--out", tmp_path / "out")
+    assert answer.err == "mdcg: left out older copies of the same runs: 1\n"
+    (row,) = csv.DictReader((tmp_path / "out" / "table.csv").open())
+    assert row["runs"] == "1"
+
+
+def test_command_with_mistakes(cli: Cli, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "there is no folder runs" in cli("report", "--out", tmp_path / "o").sentence()
+    runs.mkdir()
+    assert "there is no finished run in" in cli("report", runs).sentence()
+    (runs / "x").mkdir()
+    (runs / "x" / "result.json").write_text("damaged")
+    assert "(1 could not be read)" in cli("report", runs).sentence()
+    file = tmp_path / "file"
+    file.write_text("")
+    assert "is not a folder" in cli("report", file).sentence()
+    store(made_run(60), runs / "good")
+    (runs / "x" / "result.json").unlink()
+    assert "cannot write" in cli("report", runs, "--out", file).sentence()
+    assert "cannot write" in cli("report", runs, "--out", file / "below").sentence()
+    assert not (tmp_path / "report").exists()
+
+
+def test_a_closed_folder_is_counted(cli: Cli, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store(made_run(60), runs / "good")
+    store(made_run(60), runs / "closed")
+    original = os.scandir
+
+    def scandir(path: Any) -> Any:  # a mode would not keep root out
+        if Path(path).name == "closed":
+            raise PermissionError(13, "Permission denied", path)
+        return original(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert "not ours: 1" in cli("report", runs, "--out", tmp_path / "out").err
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    store(made_run(60), Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe")))
+    found = find_runs(tmp_path)
+    assert found.runs[0].folder.encode()
+    with pytest.raises(MdcgError):
+        read_record(tmp_path)
