@@ -29,7 +29,7 @@ def run(
     if asked.methods:
         raise MdcgError("the recipe names several methods; give it to 'mdcg compare', or name one with --method.")
     name = asked.asked_methods()[0]
-    results = _run(asked, options)
+    results = run_asked(asked, options)
     if len(results) > 1:
         return _print_comparison(results, asked, options, name, ranked=False)
     (result,) = results.values()
@@ -58,7 +58,7 @@ def compare(
     """Train several methods on a scenario and print a table, best first."""
     named = None if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
     asked = asked_recipe(options, methods=named)
-    results = _run(asked, options)
+    results = run_asked(asked, options)
     if report is not None:
         _write_page(report, results, _title(asked))
     names = asked.asked_methods()
@@ -103,7 +103,7 @@ def _held_out(asked: Recipe) -> str:
     return f", on {asked.hold_out:.0%} of the training images held out" if asked.hold_out else ""
 
 
-def _run(asked: Recipe, options: dict[str, Any]) -> dict[str, Result]:
+def run_asked(asked: Recipe, options: dict[str, Any]) -> dict[str, Result]:
 
     from mdcg.api import run_recipe
 

@@ -1,0 +1,96 @@
+"""The command that chooses hyperparameters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from mdcg.cli.app import app
+from mdcg.cli.options import asked_recipe, print_json, shares_options
+from mdcg.cli.train import run_asked
+from mdcg.errors import MdcgError
+
+
+@app.command()
+@shares_options
+def search(
+    method: Annotated[str | None, typer.Option(help="Method, see 'mdcg list methods'.")] = None,
+    write: Annotated[
+        Path | None, typer.Option(help="File for the recipe with the choice.  [default: SCENARIO-METHOD.yaml]")
+    ] = None,
+    **options: Any,
+) -> None:
+    """Choose a method's settings as the paper did: its grid, one seed, judged on training images held out."""
+    from mdcg.experiments.search import HELD_OUT, chosen_recipe, grid_of, read_grid
+
+    asked = asked_recipe(options, method=method)
+    names = asked.asked_methods()
+    if len(names) > 1:
+        raise MdcgError(f"a search is for one method, not for {', '.join(names)}; name it with --method.")
+    asked = asked.model_copy(
+        update={
+            "method": names[0],
+            "methods": [],
+            "set": grid_of(names[0], asked.set),
+            "hold_out": asked.hold_out or HELD_OUT,
+        }
+    )
+    file = write or Path(f"{asked.scenario.replace('/', '-').replace(':', '-')}-{names[0]}.yaml")
+    if file.exists() and not _is_ours(file):
+        raise MdcgError(f"{file} is there already, and no search wrote it; give another file with --write.")
+    results = run_asked(asked, options)
+    found = read_grid(asked, [record for result in results.values() for record in result.records])
+    _write(file, chosen_recipe(asked, found))
+    if options["as_json"]:
+        return print_json(
+            {
+                "choices": [
+                    {
+                        "memory": one.memory,
+                        "best": one.best,
+                        "margin": None if one.margin != one.margin else one.margin,
+                        "grid": [
+                            {**dict(zip(one.axes, point, strict=True)), "ACC": score}
+                            for point, score in one.scores.items()
+                        ],
+                    }
+                    for one in found
+                ],
+                "recipe": str(file),
+            }
+        )
+    from mdcg.report.search import at_an_end, grid_table, verdict
+
+    console = Console()
+    seeds = f"{len(asked.seeds)} seeds" if len(asked.seeds) > 1 else f"seed {asked.seeds[0]}"
+    print(f"{names[0]} on {asked.scenario}: ACC on {asked.hold_out:.0%} of the training images, held out, {seeds}")
+    for one in found:
+        print()
+        console.print(grid_table(one))
+        print(verdict(one))
+        for key in at_an_end(one):
+            print(f"The best {key} is at an end of the grid: a better one may lie beyond.")
+    print(f"\nrecipe: {file}")
+    return None
+
+
+MARK = "# Chosen by mdcg search"
+
+
+def _is_ours(file: Path) -> bool:
+    try:
+        return file.read_text("utf-8").startswith(MARK)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _write(file: Path, content: dict[str, Any]) -> None:
+    import yaml
+
+    from mdcg.files import write_whole
+
+    text = f"{MARK} on training images held out.\n" + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    write_whole(file, text.encode())

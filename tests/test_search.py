@@ -1,0 +1,127 @@
+"""The search for hyperparameters: the best of the grid, found without a look at the test images."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+import mdcg
+from mdcg.data import Dataset, load
+from mdcg.experiments.search import Found, grid_of
+from mdcg.methods import METHODS
+from tests.conftest import Cli
+
+WORDS = ["search", "--scenario", "digits-2", "--method", "md", "--memory", "40", "--epochs", "3"]
+
+
+@pytest.fixture(autouse=True)
+def _in_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_best_of_the_grid(cli: Cli) -> None:
+    """Against the same runs, one at a time."""
+    answer = json.loads(cli(*WORDS, "--json").out)
+    (choice,) = answer["choices"]
+    grid = [1.0, 0.5, 0.25, 0.1, 0.05, 0.025, 0.01]
+    assert [point["lam"] for point in choice["grid"]] == grid
+    scores = {}
+    for lam in grid:
+        asked: dict[str, Any] = {"scenario": "digits-2", "method": "md", "memory": 40, "epochs": 3, "set": {"lam": lam}}
+        scores[lam] = float(mdcg.run(**asked, hold_out=0.1, out="alone", members=1, quiet=True).ACC[0])
+    assert {point["lam"]: point["ACC"] for point in choice["grid"]} == pytest.approx(scores)
+    first, second = sorted(scores.values(), reverse=True)[:2]
+    assert scores[choice["best"]["lam"]] == first
+    assert choice["margin"] == pytest.approx(first - second)
+    written = yaml.safe_load(Path(answer["recipe"]).read_text())
+    assert written == {
+        "scenario": "digits-2", "method": "md", "epochs": 3, "seeds": "0-4", "memory": 40, "set": choice["best"]
+    }  # fmt: skip
+
+
+def poisoned(name: str, data: Path | None = None, image_size: int | None = None) -> Dataset:
+    """All test labels wrong, all test images black."""
+    dataset = load(name, data, image_size)
+    test = replace(dataset.test, images=0 * dataset.test.images, labels=(dataset.test.labels + 1) % dataset.classes)
+    assert not np.array_equal(test.labels, dataset.test.labels)
+    return replace(dataset, test=test)
+
+
+def test_the_test_images_are_never_looked_at(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = json.loads(cli(*WORDS, "--json", "--out", "honest").out)
+    monkeypatch.setattr("mdcg.api.load", poisoned)
+    blind = json.loads(cli(*WORDS, "--json", "--out", "blind").out)
+    assert honest == blind
+    # It would have been seen: the same runs on the test images do change.
+    asked: dict[str, Any] = {"scenario": "digits-2", "method": "md", "memory": 40, "epochs": 3, "quiet": True}
+    spoilt = mdcg.run(**asked, out="spoilt").ACC[0]
+    monkeypatch.undo()
+    assert spoilt < mdcg.run(**asked, out="sound").ACC[0] - 20
+
+
+def test_what_it_writes_can_be_run_and_swept(cli: Cli) -> None:
+    assert cli(*WORDS, "--write", "one.yaml").code == 0
+    assert cli("run", "--recipe", "one.yaml", "--seeds", "0").code == 0
+    assert cli("sweep", "one.yaml", "--seeds", "0").code == 0
+    assert len(list(Path("runs").glob("*/result.json"))) == 7 + 1  # on held-out images, and one on the test's
+    words = ["search", "--scenario", "digits-2", "--method", "md", "--memory", "40,60", "--epochs", "1"]
+    assert cli(*words, "--set", "lam=0.1,1", "--write", "two.yaml").code == 0
+    both = mdcg.Sweep.read("two.yaml", seeds="0")
+    assert [cell.specs[0].memory for cell in both.cells] == [40, 60]
+    assert "has axes; give it to 'mdcg sweep'" in cli("run", "--recipe", "two.yaml").sentence()
+
+
+def test_what_it_prints(cli: Cli) -> None:
+    words = ["search", "--scenario", "digits-2", "--method", "der", "--memory", "40", "--epochs", "1"]
+    answer = cli(*words, "--set", "alpha=0.1,1", "--set", "beta=0.5,1")
+    assert answer.code == 0
+    assert "on 10% of the training images, held out, seed 0" in answer.out
+    assert "alpha ↓ beta →" in answer.out
+    assert answer.out.count("*") == 1
+    assert "above the second" in answer.out
+    assert "recipe: digits-2-der.yaml" in answer.out
+
+
+def test_a_grid_of_ones_own() -> None:
+    assert grid_of("md", {}) == {"lam": [1.0, 0.5, 0.25, 0.1, 0.05, 0.025, 0.01]}
+    assert grid_of("md-cg", {"beta": 5}) == {"beta": 5, "lam": [1.0, 0.5, 0.25, 0.1, 0.05, 0.025, 0.01]}
+    assert grid_of("md-cg", {"beta": [5, 10]}) == {"beta": [5, 10]}
+    assert grid_of("der", {"alpha": 0.5}) == {"alpha": 0.5, "beta": [0.1, 0.2, 0.5, 0.8, 1.0]}
+    assert METHODS["md-cg"].grid == METHODS["md"].grid
+
+
+def test_ties_and_a_single_point() -> None:
+    tie = Found(5, {"lam": [0.1, 1.0]}, {(0.1,): 50.0, (1.0,): 50.0})
+    assert tie.best == {"lam": 0.1}
+    assert tie.margin == 0
+    assert np.isnan(Found(5, {"lam": [0.1]}, {(0.1,): 50.0}).margin)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--method naive", "naive has no grid of its own; there is nothing to choose"),
+        ("--method er-ace --memory 40", "er-ace has no grid of its own; give the values to try with --set"),
+        ("--method md", "md needs a memory"),
+        ("--method md --memory 40 --set lam=0.5", "nothing is left to choose for md"),
+        ("--method md --memory 40 --set lamb=0.5,1", "did you mean 'lam'"),
+        ("--method md --memory 40 --hold-out 1", "'hold_out' is wrong"),
+        ("--memory 40", "no method was named"),
+    ],
+)
+def test_mistakes(cli: Cli, words: str, told: str) -> None:
+    assert told in cli("search", "--scenario", "digits-2", *words.split()).sentence()
+    assert not Path("runs").exists()
+
+
+def test_a_file_that_is_there_already(cli: Cli) -> None:
+    Path("mine.yaml").write_text("scenario: c10-5\n")
+    assert "no search wrote it" in cli(*WORDS, "--write", "mine.yaml").sentence()
+    assert Path("mine.yaml").read_text() == "scenario: c10-5\n"
+    assert not Path("runs").exists()
