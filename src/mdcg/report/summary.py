@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.special import stdtr
 
 from mdcg import metrics, paper
 from mdcg.experiments import presets
@@ -140,6 +139,8 @@ def welch(ours: Spread, theirs: Spread) -> float | None:
         return None
     t = (ours.mean - theirs.mean) / math.sqrt(a + b)
     freedom = (a + b) ** 2 / (a**2 / (ours.n - 1) + b**2 / (theirs.n - 1))
+    from scipy.special import stdtr  # only here: it takes a while to load
+
     return float(2 * stdtr(freedom, -abs(t)))
 
 
