@@ -99,11 +99,11 @@ def _print_plan(planned: Planned) -> None:
     runs = sum(len(job.specs) for job in planned.jobs)
     if planned.jobs:
         Console().print(plan_table(planned))
-    time = "" if planned.seconds is None else f", about {duration(planned.seconds)}"
-    print(
-        f"{runs} runs in {len(planned.jobs)} groups to train{time if runs else ''}; {len(planned.finished)} finished."
-    )
+    time = f", about {duration(planned.seconds)}" if runs and planned.seconds is not None else ""
+    print(f"{runs} runs in {len(planned.jobs)} groups to train{time}; {len(planned.finished)} finished.")
     if runs and planned.seconds is None:
         print("How long that takes can be told once a run of the same network and device is finished here.")
+    elif runs and not planned.measured:
+        print("The time is from other machines; it can be told better once such a run is finished here.")
     if planned.failed:
         print(f"{len(planned.failed)} failed before and are left out; --retry tries them again.")

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 from mdcg.data import Dataset, load
 from mdcg.errors import Busy, MachineError, MdcgError, unknown
 from mdcg.experiments.axes import Combination
-from mdcg.experiments.cost import seconds_per_image, work
-from mdcg.experiments.environment import gpu_name, source
+from mdcg.experiments.cost import cost_per_image, work
+from mdcg.experiments.environment import source
 from mdcg.experiments.failures import failure, forget_failure, note_failure
 from mdcg.experiments.plan import Warn, default_members, plan
 from mdcg.experiments.runner import group_of, train
@@ -62,6 +62,7 @@ class Job:
     specs: list[RunSpec]
     work: int  # images, all in all
     seconds: float | None  # what that will take, where it can be told
+    measured: bool  # whether that is from runs that were trained here
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,10 @@ class Planned:
     def seconds(self) -> float | None:
         known = [job.seconds for job in self.jobs if job.seconds is not None]
         return sum(known) if len(known) == len(self.jobs) else None
+
+    @property
+    def measured(self) -> bool:
+        return all(job.measured for job in self.jobs)
 
 
 @dataclass(frozen=True)
@@ -153,8 +158,10 @@ def plan_sweep(cells: Sequence[Cell], site: Site, retry: bool, warn: Warn) -> Pl
 def _job(specs: list[RunSpec], site: Site, records: Sequence[Record]) -> Job:
     dataset = site.dataset(specs[0])
     images = work(group_of(specs, dataset))
-    each = seconds_per_image(specs, dataset, records, gpu_name(site.compute(specs[0])))
-    return Job(specs, images, None if each is None else each * images)
+    cost = cost_per_image(specs, dataset, records, site.compute(specs[0]))
+    if cost is None:
+        return Job(specs, images, None, measured=False)
+    return Job(specs, images, cost.seconds * images, cost.measured)
 
 
 def do(job: Job, site: Site, display: Display, warn: Warn) -> dict[str, str]:

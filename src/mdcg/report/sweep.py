@@ -13,7 +13,7 @@ from rich.text import Text
 
 from mdcg.experiments.display import duration
 from mdcg.experiments.store import Record
-from mdcg.experiments.sweep import Cell, Planned
+from mdcg.experiments.sweep import Cell, Job, Planned
 from mdcg.methods import METHODS
 from mdcg.metrics import mean_std
 from mdcg.report.summary import paper_cell
@@ -23,23 +23,28 @@ MEMORY = "memory"
 
 
 def plan_table(planned: Planned) -> Table:
-    """One line for each group of runs that would train together."""
+    """One line for each kind of group that would train: method, head and scenario."""
     table = Table(box=box.SIMPLE_HEAD)
-    for name, side in (("group", "right"), ("runs", "right"), ("method", "left"), ("memory", "left")):
-        table.add_column(name, justify="right" if side == "right" else "left")
-    table.add_column("seeds")
+    table.add_column("groups", justify="right")
+    table.add_column("runs", justify="right")
+    for name in ("method", "memory", "seeds"):
+        table.add_column(name)
     table.add_column("time", justify="right")
-    for number, job in enumerate(planned.jobs, start=1):
+    kinds: dict[str, list[Job]] = {}
+    for job in planned.jobs:
         first = job.specs[0]
-        time = "?" if job.seconds is None else duration(job.seconds)
         head = "" if first.head == METHODS[first.method].head else f", {first.head}"
+        kinds.setdefault(f"{first.method}{head} on {first.scenario}", []).append(job)
+    for kind, jobs in kinds.items():
+        specs = [spec for job in jobs for spec in job.specs]
+        times = [job.seconds for job in jobs if job.seconds is not None]
         table.add_row(
-            str(number),
-            str(len(job.specs)),
-            f"{first.method}{head} on {first.scenario}",
-            _several([spec.memory for spec in job.specs if spec.memory]),
-            _several([spec.seed for spec in job.specs]),
-            time,
+            str(len(jobs)),
+            str(len(specs)),
+            kind,
+            _several([spec.memory for spec in specs if spec.memory]),
+            _several([spec.seed for spec in specs]),
+            duration(sum(times)) if len(times) == len(jobs) else "?",
         )
     return table
 
