@@ -30,7 +30,7 @@ from tests.conftest import Cli
 RECIPES = Path(__file__).parent.parent / "recipes"
 RECIPE = """
 scenario: digits-2
-epochs: 6
+epochs: 3
 seeds: 0-2
 axes:
   method: [replay, md-cg]
@@ -128,6 +128,7 @@ def test_company_changes_nothing(recipe: Path, tmp_path: Path) -> None:
 
 def test_killed_five_times(recipe: Path, tmp_path: Path) -> None:
     """SIGKILL at random moments: nothing is lost, nothing done twice, the same bits in the end."""
+    recipe.write_text(RECIPE.replace("epochs: 3", "epochs: 6"))  # so that there is something left to kill
     undisturbed = mdcg.Sweep.read(recipe, out=tmp_path / "undisturbed")
     undisturbed.run(quiet=True)
     out, rng = tmp_path / "killed", random.Random(4)
@@ -156,6 +157,21 @@ def test_killed_five_times(recipe: Path, tmp_path: Path) -> None:
     again = mdcg.Sweep.read(recipe, out=out)
     assert outcome(again) == outcome(undisturbed)
     assert not begun(again.site.store)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_and_told_how_to_go_on(recipe: Path, tmp_path: Path, number: signal.Signals) -> None:
+    out = tmp_path / "runs"
+    command = [sys.executable, "-m", "mdcg", "sweep", str(recipe), "--out", str(out), "--members", "3"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not list(out.glob(".groups/*/*.safetensors")):
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert "Traceback" not in said
+    assert said.strip().endswith("give the same command again to go on.")
+    assert begun(mdcg.Sweep.read(recipe, out=out).site.store)
 
 
 class Fussy(mdcg.Method):

@@ -48,9 +48,10 @@ def sweep(
         return _print_plan(work.plan(retry=retry))
     try:
         failures = work.run(retry=retry, executor=executor)
-    except Stopped as stopped:
-        print(f"mdcg: {stopped}; give the same command again to go on.", file=sys.stderr)
-        raise SystemExit(128 + stopped.signal) from None
+    except KeyboardInterrupt as stopped:  # `Stopped`, or Ctrl-C while others work
+        said = stopped if isinstance(stopped, Stopped) else Stopped("stopped")
+        print(f"mdcg: {said}; give the same command again to go on.", file=sys.stderr)
+        raise SystemExit(128 + said.signal) from None
     records = work.records()
     if as_json:
         print_json(sweep_json(work.cells, records, failures))

@@ -19,7 +19,6 @@ from mdcg.train.epoch import steps_per_epoch
 from mdcg.train.group import Group
 from mdcg.train.precision import Compute
 
-
 #: Where nothing was measured yet: on two cores of a CPU, and on an H200 with 20 members in bf16.
 ROUGH = {("smallconv", "cpu"): 7e-5, ("resnet20", "cpu"): 2.2e-3, ("resnet20", "cuda"): 3.5e-6}
 

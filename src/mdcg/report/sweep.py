@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -50,7 +51,14 @@ def plan_table(planned: Planned) -> Table:
 
 
 def _several(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, sorted(set(numbers)))) or "–"
+    """
+    >>> _several([0, 1, 2, 3, 7]), _several([200, 500]), _several([])
+    ('0-3, 7', '200, 500', '–')
+    """
+    found = sorted(set(numbers))
+    runs = [list(run) for _, run in itertools.groupby(found, key=lambda number: number - found.index(number))]
+    parts = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    return ", ".join(parts) or "–"
 
 
 def sweep_table(cells: Sequence[Cell], records: Mapping[str, Record], title: str, console: Console) -> Table:
