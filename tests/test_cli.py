@@ -294,7 +294,7 @@ def test_mistakes_in_options(cli: Cli, words: list[str]) -> None:
         ("scenario: [digits-5\n", "is not valid YAML"),
         ("scenario: 5\nmethod: naive\n", "'scenario' is wrong"),
         ("scenario: digits-5\nmethod: naive\nseeds: []\n", "'seeds' is wrong: give at least one seed"),
-        ("scenario: digits-5\nmethods: [naive, replay]\n", "names several methods"),
+        ("scenario: digits-5\nmemory: 20\nmethods: [naive, replay]\n", "names several methods"),
         ("scenario: digits-5\nmethod: naive\nset: 3\n", "'set' is wrong"),
         ("", "must be a list of"),
         ("5: 3\n", "must be a list of"),

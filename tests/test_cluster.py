@@ -13,8 +13,9 @@ import mdcg
 from tests.test_sweep import RECIPE, outcome
 
 ray = pytest.importorskip("ray")
-from mdcg.experiments.cluster import on_ray  # noqa: E402
+from mdcg.experiments.cluster import OnRay  # noqa: E402
 from mdcg.experiments.plan import begun  # noqa: E402
+from mdcg.experiments.sweep import Site, Undone  # noqa: E402
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def test_a_node_is_lost(cluster: Any, tmp_path: Path) -> None:
     recipe = tmp_path / "sweep.yaml"
     recipe.write_text(RECIPE.replace("epochs: 3", "epochs: 6"))
     undisturbed = mdcg.Sweep.read(recipe, out=tmp_path / "here", device="cpu")
-    assert undisturbed.run(quiet=True) == {}
+    assert undisturbed.run(quiet=True) == Undone()
     nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
     cluster.wait_for_nodes()
     work = mdcg.Sweep.read(recipe, out=tmp_path / "there", device="cpu", members=2)
@@ -47,12 +48,12 @@ def test_a_node_is_lost(cluster: Any, tmp_path: Path) -> None:
     killer = threading.Thread(target=lose_a_node, daemon=True)
     killer.start()
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-    assert work.run(quiet=True, executor=on_ray(None)) == {}
+    assert work.run(quiet=True, executor=OnRay(None)) == Undone()
     assert lost.is_set()
     assert outcome(work) == outcome(undisturbed)
     assert not begun(work.site.store)
 
 
-def test_no_cluster_there() -> None:
+def test_no_cluster_there(tmp_path: Path) -> None:
     with pytest.raises(mdcg.MdcgError, match=r"no Ray cluster answers at 127\.0\.0\.1:1 "):
-        on_ray("127.0.0.1:1")([object()], None, None, None)  # type: ignore[arg-type, list-item]
+        OnRay("127.0.0.1:1").prepare(Site(tmp_path, None, "auto"))

@@ -55,13 +55,13 @@ def poisoned(name: str, data: Path | None = None, image_size: int | None = None)
 
 def test_the_test_images_are_never_looked_at(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = json.loads(cli(*WORDS, "--json", "--out", "honest").out)
-    monkeypatch.setattr("mdcg.api.load", poisoned)
-    blind = json.loads(cli(*WORDS, "--json", "--out", "blind").out)
-    assert honest == blind
-    # It would have been seen: the same runs on the test images do change.
     asked: dict[str, Any] = {"scenario": "digits-2", "method": "md", "memory": 40, "epochs": 3, "quiet": True}
-    spoilt = mdcg.run(**asked, out="spoilt").ACC[0]
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr("mdcg.api.load", poisoned)
+        blind = json.loads(cli(*WORDS, "--json", "--out", "blind").out)
+        # It would have been seen: the same runs on the test images do change.
+        spoilt = mdcg.run(**asked, out="spoilt").ACC[0]
+    assert honest == blind
     assert spoilt < mdcg.run(**asked, out="sound").ACC[0] - 20
 
 
@@ -86,6 +86,18 @@ def test_what_it_prints(cli: Cli) -> None:
     assert answer.out.count("*") == 1
     assert "above the second" in answer.out
     assert "recipe: digits-2-der.yaml" in answer.out
+
+
+def test_a_point_that_fails(cli: Cli) -> None:
+    """It is left out; given again, it is not even tried."""
+    words = [*WORDS[:-1], "1", "--set", "lam=0.5,1.0e+30"]
+    for _ in range(2):
+        answer = cli(*words)
+        assert answer.code == 0
+        assert "left out of the grid: " in answer.err
+        assert "lam 0.5, ACC" in answer.out
+    words[-1] = "lam=1.0e+29,1.0e+30"
+    assert "no point of the grid could be trained" in cli(*words).err
 
 
 def test_a_grid_of_ones_own() -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import random
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import yaml
@@ -21,8 +21,10 @@ from mdcg import paper
 from mdcg.experiments.axes import combinations
 from mdcg.experiments.display import SweepDisplay
 from mdcg.experiments.failures import failure
-from mdcg.experiments.plan import begun
+from mdcg.experiments.plan import begun, group_folder
+from mdcg.experiments.sweep import Undone
 from mdcg.experiments.written import read_written
+from mdcg.files import locked
 from mdcg.methods.base import METHODS, cross_entropy
 from mdcg.scenario import parse
 from tests.conftest import Cli
@@ -74,6 +76,27 @@ def test_every_combination(recipe: Path) -> None:
     assert [(one[0], one[1]) for one in keys(recipe)] == [(m, [s]) for m in ("replay", "md") for s in (20, 30)]
 
 
+def test_labels_are_text(recipe: Path, tmp_path: Path) -> None:
+    """Whatever YAML would make of them: on and yes are not both True."""
+    recipe.write_text(
+        "scenario: digits-2\naxes:\n  w:\n    on: {method: naive}\n    yes: {method: cumulative}\n"
+        "    1: {method: replay, memory: 30}\n    1.0: {method: replay, memory: 40}\n"
+    )
+    labels = [cell.labels["w"] for cell in mdcg.Sweep.read(recipe, out=tmp_path / "runs").cells]
+    assert labels == ["on", "yes", "1", "1.0"]
+    recipe.write_text(RECIPE + "  precision: [fp32, fp64]\n")
+    with pytest.raises(mdcg.MdcgError, match="'precision' is an axis"):
+        mdcg.Sweep.read(recipe, out=tmp_path / "runs", precision="fp64")
+
+
+def test_what_is_not_wanted_need_not_be_there(recipe: Path, tmp_path: Path) -> None:
+    recipe.write_text("method: naive\naxes:\n  scenario: [digits-2, c10-5]\n")
+    here: dict[str, Any] = {"out": tmp_path / "runs", "data": tmp_path}
+    assert len(mdcg.Sweep.read(recipe, only={"scenario": ["digits-2"]}, **here).cells) == 1
+    with pytest.raises(mdcg.MdcgError, match="cifar10"):
+        mdcg.Sweep.read(recipe, **here)
+
+
 def test_a_method_without_memory_runs_once(recipe: Path, tmp_path: Path) -> None:
     recipe.write_text(RECIPE.replace("[replay, md-cg]", "[naive, replay]"))
     work = mdcg.Sweep.read(recipe, out=tmp_path / "runs")
@@ -90,6 +113,10 @@ def test_only_some(recipe: Path, tmp_path: Path) -> None:
     assert left(method=["md-cg"]) == [("md-cg", 30, 3), ("md-cg", 60, 3)]
     assert left(memory=["60"], method=["md-cg", "replay"]) == [("replay", 60, 3), ("md-cg", 60, 3)]
     assert left(memory=["60"], seed=["1", "2"], method=["replay"]) == [("replay", 60, 2)]
+    recipe.write_text(RECIPE.replace("[replay, md-cg]", "[naive, replay]"))
+    assert left(memory=["30"]) == [("replay", 30, 3)]
+    assert left(memory=["60"]) == [("replay", 60, 3)]
+    recipe.write_text(RECIPE)
     with pytest.raises(mdcg.MdcgError, match="unknown axis or setting 'memroy'; did you mean 'memory'"):
         left(memroy=["60"])
     with pytest.raises(mdcg.MdcgError, match="unknown value of method in this recipe 'md-gc'; did you mean 'md-cg'"):
@@ -120,7 +147,7 @@ def test_company_changes_nothing(recipe: Path, tmp_path: Path) -> None:
     together = mdcg.Sweep.read(recipe, out=tmp_path / "together")
     assert len(alone.plan().jobs) == 12
     assert len(together.plan().jobs) == 2
-    assert alone.run(quiet=True) == together.run(quiet=True) == {}
+    assert alone.run(quiet=True) == together.run(quiet=True) == Undone()
     assert outcome(alone) == outcome(together)
     assert len(outcome(alone)) == 12
     assert alone.plan().jobs == []
@@ -196,15 +223,15 @@ def test_a_failed_run_and_the_others(recipe: Path, tmp_path: Path, monkeypatch: 
     out = tmp_path / "runs"
     answer = cli("sweep", recipe, "--out", out)
     assert answer.code == 1
-    assert "2 of 4 failed runs: RuntimeError: this limit is too small" in answer.err
-    assert answer.err.count("1 of 4 failed runs: ") == 2  # each names its run
+    assert "2 of 4 runs not finished: RuntimeError: this limit is too small" in answer.err
+    assert answer.err.count("1 of 4 runs not finished: ") == 2  # each names its run
     assert "large" in answer.out
     work = mdcg.Sweep.read(recipe, out=out)
     assert len(work.records()) == 2
     planned = work.plan()
     assert planned.jobs == []
     assert len(planned.failed) == 4
-    assert "4 failed before and are left out; --retry" in cli("sweep", recipe, "--out", out, "--plan").out
+    assert "Failed before and left out: 4; --retry" in cli("sweep", recipe, "--out", out, "--plan").out
     small = work.cells[0].specs[0]
     assert failure(work.site.store, small) == "RuntimeError: this limit is too small"
     assert "Traceback" in json.loads((work.site.store.folder(small) / "failed.json").read_text())["details"]
@@ -222,14 +249,14 @@ def test_a_plan_does_nothing(recipe: Path, tmp_path: Path, cli: Cli) -> None:
     out = tmp_path / "runs"
     answer = cli("sweep", recipe, "--out", out, "--plan")
     assert answer.code == 0
-    assert "12 runs in 2 groups to train, about " in answer.out
+    assert "To train: 12 runs in 2 groups, about " in answer.out
     assert "The time is from other machines" in answer.out
     assert not out.exists()
     mdcg.Sweep.read(recipe, out=out, only={"seed": ["0"]}).run(quiet=True)
     answer = cli("sweep", recipe, "--out", out, "--plan")
-    assert "8 runs in 2 groups to train, about " in answer.out
+    assert "To train: 8 runs in 2 groups, about " in answer.out
     assert "other machines" not in answer.out
-    assert "4 finished" in answer.out
+    assert "Finished: 4." in answer.out
 
 
 def test_the_table_beside_the_papers(tmp_path: Path, cli: Cli, recipe: Path) -> None:
@@ -243,7 +270,7 @@ def test_the_table_beside_the_papers(tmp_path: Path, cli: Cli, recipe: Path) -> 
     assert [(one["labels"], len(one["runs"])) for one in content["settings"]] == [
         ({"method": "replay", "memory": "30"}, 2), ({"method": "md-cg", "memory": "30"}, 2)
     ]  # fmt: skip
-    assert content["failed"] == {}
+    assert content["failed"] == content["left"] == {}
 
 
 def test_time_that_is_left(recipe: Path, tmp_path: Path) -> None:
@@ -264,7 +291,7 @@ def test_time_that_is_left(recipe: Path, tmp_path: Path) -> None:
     now[0] = 10.0
     share = first.work / sum(job.work for job in planned.jobs)
     assert display.seconds_left() == pytest.approx(10 * (1 - share) / share)
-    display.job_ends(first, {})
+    display.job_ends(first, Undone())
     assert display.seconds_left() == pytest.approx(10 * (1 - share) / share)
 
 
@@ -274,9 +301,9 @@ BAD = [
     ("scenario: digits-2\naxes:\n  methd: [naive]\n",
      "line 3: unknown axis 'methd'; did you mean 'method'"),
     ("scenario: digits-2\nmethod: naive\naxes:\n  memory: []\n",
-     "line 4: axis 'memory' is empty"),
+     "line 4: 'memory' is empty"),
     ("scenario: digits-2\nmethod: naive\naxes:\n  memory:\n",
-     "line 4: axis 'memory' is empty"),
+     "line 4: 'memory' is empty"),
     ("scenario: digits-2\nmethod: md\naxes:\n  memory: [30, many]\n",
      "line 4: 'memory' is wrong"),
     ("scenario: digits-2\nmethod: md\naxes:\n  memory:\n    - 30\n    - many\n",
@@ -300,7 +327,7 @@ BAD = [
     ("scenario: digits-2\nscenario: digits-5\n",
      "line 2: 'scenario' is given twice, also in line 1"),
     ("scenario: digits-2\naxes:\n  method: [naive, naive]\n",
-     "line 3: axis 'method' has the value naive twice"),
+     "line 3: 'method' has the value naive twice"),
     ("scenario: digits-2\naxes:\n  method: [naive, replya]\n",
      "line 3: unknown method 'replya'; did you mean 'replay'"),
     ("scenario: digits-2\naxes:\n  which:\n    a: {methd: md}\n",
@@ -332,7 +359,23 @@ BAD = [
     ("scenario: &a digits-2\naxes: &b\n  method: *b\n",
      "contains itself"),
     ("scenario: digits-2\naxes:\n  method: [naive]\n  rate: [0.1, [0.2]]\n",
-     "line 4: a value of axis 'rate' must be"),
+     "line 4: a value of 'rate' must be"),
+    ("scenario: digits-2\nmethods: [naive]\naxes:\n  method: [replay]\n",
+     "line 4: axis 'method' sets 'method', which line 2"),
+    ("scenario: digits-2\nmethod: naive\nmethods: [naive, replay]\n", "line 3: 'method' is given too, in line 2"),
+    ("scenario: digits-2\nmemory: 20,40\nmethod: replay\n", "line 2: 'memory' has several values here"),
+    ("scenario: digits-2\nmemory: 40\naxes:\n  w:\n    a: {method: md, set: {lam: [0.1, 1]}}\n",
+     "line 5: 'set.lam' has several values here"),
+    ("scenario: digits-2\nmethod: md\nmemory: [[30, 40], [50]]\n", "line 3: a value of 'memory' must be"),
+    ("scenario: digits-2\nmethod: naive\ntitle: [a, b]\n", "line 3: 'title' is wrong"),
+    ("scenario: digits-2\nmethod: naive\nset: []\n", "line 3: 'set' must be"),
+    ("scenario: digits-2\nmethod: naive\naxes: false\n", "line 3: 'axes' must be"),
+    ("scenario: digits-2\nset.lam: 0.7\nmethod: md\nmemory: 30\n", "line 2: 'set.lam' belongs under set"),
+    ("scenario: digits-2\naxes:\n  w:\n    a: {method: naive, batch-size: 8, batch_size: 16}\n",
+     "line 4: 'batch_size' is given twice for 'a'"),
+    ("scenario: digits-2\naxes:\n  w:\n    1: {method: naive}\n    2:\n      methd: naive\n",
+     "line 6: unknown key 'methd'"),
+    ("scenario: digits-2\nmethod: naive\ndata: \"a\\0b\"\n", "line 3: 'data' is wrong"),
     ("method: naive\naxes:\n  memory: [3]\n",
      "no scenario was named"),
     ("axes:\n",
@@ -375,13 +418,64 @@ def test_without_ray(cli: Cli, recipe: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_another_process_is_at_it(recipe: Path, tmp_path: Path, cli: Cli) -> None:
-    from mdcg.files import locked
-
+    """One run is in use: it is left, all others are trained, and the sweep does not claim to be finished."""
     out = tmp_path / "runs"
     work = mdcg.Sweep.read(recipe, out=out)
-    with locked(work.site.store.folder(work.cells[0].specs[0])):
+    mine = work.cells[0].specs[0]
+    with locked(work.site.store.folder(mine)):
         answer = cli("sweep", recipe, "--out", out)
-    assert f"in use by process {os.getpid()}" in answer.err
-    assert "These 6 runs are left to it" in answer.err
-    assert answer.code == 0
-    assert len(work.records()) == 6
+    assert answer.code == 1
+    assert "1 of 1 runs not finished: another process is at it" in answer.err
+    assert "11 of 12 runs done, 1 not to be had, 0 running, 0 left" in answer.err
+    assert len(work.records()) == 11
+    assert failure(work.site.store, mine) is None
+    assert cli("sweep", recipe, "--out", out).code == 0
+    assert len(work.records()) == 12
+
+
+def test_a_group_in_use_is_not_taken_apart(recipe: Path, tmp_path: Path) -> None:
+    """A second command that wants smaller groups leaves the first one's checkpoints alone."""
+    out = tmp_path / "runs"
+    work = mdcg.Sweep.read(recipe, out=out, only={"method": ["replay"]})
+    (job,) = work.plan().jobs
+    folder = group_folder(work.site.store, job.specs)
+    folder.mkdir(parents=True)
+    (folder / "members.json").write_text(json.dumps([spec.name for spec in job.specs]))
+    with contextlib.ExitStack() as stack:
+        for spec in job.specs:
+            stack.enter_context(locked(work.site.store.folder(spec)))
+        undone = mdcg.Sweep.read(recipe, out=out, only={"method": ["replay"]}, members=2).run(quiet=True)
+    assert len(undone.left) == 6
+    assert (folder / "members.json").exists()
+
+
+def test_a_plan_changes_nothing_on_disk(recipe: Path, tmp_path: Path, cli: Cli) -> None:
+    out = tmp_path / "runs"
+    mdcg.Sweep.read(recipe, out=out, only={"method": ["replay"]}).run(quiet=True)
+    work = mdcg.Sweep.read(recipe, out=out)
+    rest = out / ".groups" / "zz"
+    rest.mkdir(parents=True)
+    (rest / "members.json").write_text(json.dumps([spec.name for spec in work.cells[0].specs]))
+    (out / ".groups" / "old.done").mkdir()
+    before = sorted(out.rglob("*"))
+    answer = json.loads(cli("sweep", recipe, "--out", out, "--plan", "--json").out)
+    assert sorted(out.rglob("*")) == before
+    assert [len(group["runs"]) for group in answer["groups"]] == [6]
+    assert len(answer["finished"]) == 6
+    work.run(quiet=True)
+    assert not list((out / ".groups").iterdir())
+
+
+def test_rows_say_what_their_numbers_are(tmp_path: Path, recipe: Path, cli: Cli) -> None:
+    recipe.write_text(
+        "scenario: digits-2\nepochs: 1\nmethod: md\naxes:\n  memory: [30, 40]\n  rate: [0.1]\n  set.lam: [0.5, 1]\n"
+    )
+    answer = cli("sweep", recipe, "--out", tmp_path / "runs")
+    assert "rate 0.1, lam 0.5" in answer.out
+    assert "rate 0.1, lam 1" in answer.out
+    assert "in percent, one seed" in answer.out
+
+
+def test_names_that_look_like_markup(tmp_path: Path, recipe: Path, cli: Cli) -> None:
+    recipe.write_text("scenario: digits-2\nepochs: 1\naxes:\n  which:\n    '[/b]': {method: naive}\n")
+    assert "[/b]" in cli("sweep", recipe, "--out", tmp_path / "runs").out

@@ -16,13 +16,14 @@ from mdcg import metrics
 from mdcg.data import Dataset, load
 from mdcg.errors import MdcgError
 from mdcg.estimator import Learner
-from mdcg.experiments import sweep as sweeps
 from mdcg.experiments.axes import combinations
+from mdcg.experiments.choose import choose
 from mdcg.experiments.display import SweepDisplay
+from mdcg.experiments.plan import tidy
 from mdcg.experiments.recipe import Recipe, make_recipe
 from mdcg.experiments.runner import run_specs
 from mdcg.experiments.store import MODEL, Record, Store
-from mdcg.experiments.sweep import Cell, Executor, Planned, Site
+from mdcg.experiments.sweep import Cell, Executor, Here, Planned, Site, Undone, plan_sweep
 from mdcg.experiments.written import read_written
 from mdcg.memory import Memory
 from mdcg.metrics import Matrix
@@ -217,19 +218,24 @@ class Sweep:
         base = found[0].recipe
         opened(log)  # or say what is missing, before anything trains
         site = Site(base.out, base.data, base.device, members, tuple(log))
-        cells = sweeps.only(sweeps.resolve(found, site), only or {})
-        return cls(cells, site, base.title or path.stem)
+        return cls(choose(found, site, only or {}), site, base.title or path.stem)
 
-    def plan(self, retry: bool = False) -> Planned:
+    def plan(self, retry: bool = False, executor: Executor | None = None) -> Planned:
         """What would be trained, in which groups."""
-        return sweeps.plan_sweep(self.cells, self.site, retry, _warn)
+        return plan_sweep(self.cells, (executor or Here()).prepare(self.site), retry, _warn)
 
-    def run(self, retry: bool = False, quiet: bool = False, executor: Executor | None = None) -> dict[str, str]:
-        """Train what is not finished; by run, why some failed, now or before."""
-        planned = self.plan(retry)
-        with SweepDisplay(planned, quiet) as display:
-            failures = (executor or sweeps.do_here)(planned.jobs, self.site, display, _warn)
-        return {**planned.failed, **failures}
+    def run(self, retry: bool = False, quiet: bool = False, executor: Executor | None = None) -> Undone:
+        """Train what is not finished; what failed, now or before, and what could not be had."""
+        worker = executor or Here()
+        site = worker.prepare(self.site)
+        planned = plan_sweep(self.cells, site, retry, _warn)
+        tidy(site.store, [spec for cell in self.cells for spec in cell.specs], _warn)
+        undone = Undone(failed=planned.failed)
+        if planned.jobs:
+            with SweepDisplay(planned, quiet) as display:
+                undone |= worker.execute(planned.jobs, site, display, _warn)
+        done = self.records()  # some of what others were at may be finished by now
+        return Undone(undone.failed, {name: why for name, why in undone.left.items() if name not in done})
 
     def records(self) -> dict[str, Record]:
         """Of all finished runs, by name."""

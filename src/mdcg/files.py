@@ -69,6 +69,18 @@ def _is_running(process: int) -> bool:
     return True
 
 
+def in_use(folder: Path) -> bool:
+    """Whether a process holds `folder`."""
+    try:
+        with (folder / ".lock").open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # nobody ever held it
+        return False
+    return False
+
+
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold `folder` for this process alone; the system lets go when the process ends, however it ends."""

@@ -84,11 +84,14 @@ def asked_recipe(options: dict[str, Any], **methods: Any) -> Recipe:
         in_file = keys.get("set")
         keys["set"] = {**(in_file if isinstance(in_file, dict) else {}), **parse_settings(options["settings"])}
     try:
-        return make_recipe(**keys)
+        recipe = make_recipe(**keys)
+        recipe.check_names()
     except MdcgError as error:
-        if written is None or error.about is None or error.about in given:
+        place = tuple((error.about or "").split("."))
+        if written is None or place not in written.lines or error.about in given:
             raise
-        raise written.wrong((error.about,), str(error)) from error
+        raise written.wrong(place, str(error)) from error
+    return recipe
 
 
 def print_json(content: dict[str, Any]) -> None:

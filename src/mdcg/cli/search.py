@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from mdcg.cli.app import app
 from mdcg.cli.options import asked_recipe, print_json, shares_options
-from mdcg.cli.train import run_asked
+from mdcg.cli.train import stopped_explained
 from mdcg.errors import MdcgError
+
+if TYPE_CHECKING:
+    from mdcg.experiments.recipe import Recipe
+    from mdcg.experiments.store import Record
+    from mdcg.experiments.sweep import Undone
 
 
 @app.command()
@@ -41,8 +47,12 @@ def search(
     file = write or Path(f"{asked.scenario.replace('/', '-').replace(':', '-')}-{names[0]}.yaml")
     if file.exists() and not _is_ours(file):
         raise MdcgError(f"{file} is there already, and no search wrote it; give another file with --write.")
-    results = run_asked(asked, options)
-    found = read_grid(asked, [record for result in results.values() for record in result.records])
+    undone, records = _trained(asked, options)
+    for reason in dict.fromkeys([*undone.failed.values(), *undone.left.values()]):
+        print(f"mdcg: left out of the grid: {reason}", file=sys.stderr)
+    found = read_grid(asked, records)
+    if not all(one.scores for one in found):
+        raise MdcgError("no point of the grid could be trained, so there is nothing to choose.")
     _write(file, chosen_recipe(asked, found))
     if options["as_json"]:
         return print_json(
@@ -75,6 +85,21 @@ def search(
             print(f"The best {key} is at an end of the grid: a better one may lie beyond.")
     print(f"\nrecipe: {file}")
     return None
+
+
+def _trained(asked: Recipe, options: dict[str, Any]) -> tuple[Undone, list[Record]]:
+    """All points as one sweep: one that fails does not stop the others."""
+    from mdcg.api import Sweep, load_for
+    from mdcg.experiments.sweep import Cell, Site
+
+    specs = asked.resolve(load_for(asked))
+    site = Site(asked.out, asked.data, asked.device, options["members"], tuple(options["log"] or ()))
+    if options["fresh"]:
+        for spec in specs:
+            site.store.forget(spec)
+    work = Sweep([Cell({}, specs)], site, asked.scenario)
+    undone = stopped_explained(lambda: work.run(retry=options["fresh"]))
+    return undone, list(work.records().values())
 
 
 MARK = "# Chosen by mdcg search"

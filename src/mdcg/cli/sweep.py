@@ -11,11 +11,11 @@ from rich.console import Console
 
 from mdcg.cli.app import app
 from mdcg.cli.options import print_json
+from mdcg.cli.train import stopped_explained
 from mdcg.errors import MdcgError
-from mdcg.train.signals import Stopped
 
 if TYPE_CHECKING:
-    from mdcg.experiments.sweep import Executor, Planned
+    from mdcg.experiments.sweep import Executor, Planned, Undone
 
 
 @app.command()
@@ -45,27 +45,32 @@ def sweep(
     work = Sweep.read(recipe, only=_wanted(only or []), members=members, log=tuple(log or ()), **given)
     executor = _executor(on)
     if plan:
-        return _print_plan(work.plan(retry=retry))
-    try:
-        failures = work.run(retry=retry, executor=executor)
-    except KeyboardInterrupt as stopped:  # `Stopped`, or Ctrl-C while others work
-        said = stopped if isinstance(stopped, Stopped) else Stopped("stopped")
-        print(f"mdcg: {said}; give the same command again to go on.", file=sys.stderr)
-        raise SystemExit(128 + said.signal) from None
+        return _print_plan(work.plan(retry, executor), as_json)
+    undone = stopped_explained(lambda: work.run(retry, executor=executor))
     records = work.records()
     if as_json:
-        print_json(sweep_json(work.cells, records, failures))
+        print_json(sweep_json(work.cells, records, undone))
     else:
         console = Console()
-        console.print(sweep_table(work.cells, records, work.title, console))
+        if records:
+            console.print(sweep_table(work.cells, records, work.title, console))
         print(caption(work.cells, records))
-    if failures:
-        reasons = list(failures.values())
-        for reason in dict.fromkeys(reasons):
-            print(f"mdcg: {reasons.count(reason)} of {len(reasons)} failed runs: {reason}", file=sys.stderr)
-        print("mdcg: what failed is left out from now on; --retry tries it again.", file=sys.stderr)
+    if undone:
+        _say_what_is_undone(undone)
         raise SystemExit(1)
     return None
+
+
+def _say_what_is_undone(undone: Undone) -> None:
+    for runs, then in (
+        (undone.failed, "what failed is left out from now on; --retry tries it again."),
+        (undone.left, "give the same command again for what is not finished."),
+    ):
+        reasons = list(runs.values())
+        for reason in dict.fromkeys(reasons):
+            print(f"mdcg: {reasons.count(reason)} of {len(reasons)} runs not finished: {reason}", file=sys.stderr)
+        if reasons:
+            print(f"mdcg: {then}", file=sys.stderr)
 
 
 def _wanted(texts: list[str]) -> dict[str, list[str]]:
@@ -88,23 +93,26 @@ def _executor(on: str | None) -> Executor | None:
     kind, _, address = on.partition(":")
     if kind != "ray":
         raise MdcgError(f"'{on}' is no place to train on; write --on ray, or --on ray:ADDRESS for a running cluster.")
-    from mdcg.experiments.cluster import on_ray
+    from mdcg.experiments.cluster import OnRay
 
-    return on_ray(address or None)
+    return OnRay(address or None)
 
 
-def _print_plan(planned: Planned) -> None:
+def _print_plan(planned: Planned, as_json: bool) -> None:
     from mdcg.experiments.display import duration
-    from mdcg.report.sweep import plan_table
+    from mdcg.report.sweep import plan_json, plan_table
 
+    if as_json:
+        return print_json(plan_json(planned))
     runs = sum(len(job.specs) for job in planned.jobs)
     if planned.jobs:
         Console().print(plan_table(planned))
     time = f", about {duration(planned.seconds)}" if runs and planned.seconds is not None else ""
-    print(f"{runs} runs in {len(planned.jobs)} groups to train{time}; {len(planned.finished)} finished.")
+    print(f"To train: {runs} runs in {len(planned.jobs)} groups{time}. Finished: {len(planned.finished)}.")
     if runs and planned.seconds is None:
         print("How long that takes can be told once a run of the same network and device is finished here.")
     elif runs and not planned.measured:
         print("The time is from other machines; it can be told better once such a run is finished here.")
     if planned.failed:
-        print(f"{len(planned.failed)} failed before and are left out; --retry tries them again.")
+        print(f"Failed before and left out: {len(planned.failed)}; --retry tries them again.")
+    return None

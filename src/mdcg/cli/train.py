@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -17,6 +18,8 @@ from mdcg.train.signals import Stopped
 if TYPE_CHECKING:
     from mdcg.api import Result
     from mdcg.experiments.recipe import Recipe
+
+T = TypeVar("T")
 
 
 @app.command()
@@ -104,12 +107,18 @@ def _held_out(asked: Recipe) -> str:
 
 
 def run_asked(asked: Recipe, options: dict[str, Any]) -> dict[str, Result]:
-
     from mdcg.api import run_recipe
 
+    how = {"fresh": options["fresh"], "members": options["members"], "log": options["log"] or ()}
+    again = "the same command without --fresh" if options["fresh"] else "the same command again"
+    return stopped_explained(lambda: run_recipe(asked, **how), again)
+
+
+def stopped_explained(work: Callable[[], T], again: str = "the same command again") -> T:
+    """Do something that Ctrl-C or SIGTERM may stop; then say how to go on, and leave."""
     try:
-        return run_recipe(asked, fresh=options["fresh"], members=options["members"], log=options["log"] or ())
-    except Stopped as stopped:
-        again = "the same command without --fresh" if options["fresh"] else "the same command again"
-        print(f"mdcg: {stopped}; give {again} to go on.", file=sys.stderr)
-        raise SystemExit(128 + stopped.signal) from None
+        return work()
+    except KeyboardInterrupt as stopped:  # `Stopped`, or Ctrl-C while others work
+        said = stopped if isinstance(stopped, Stopped) else Stopped("stopped")
+        print(f"mdcg: {said}; give {again} to go on.", file=sys.stderr)
+        raise SystemExit(128 + said.signal) from None

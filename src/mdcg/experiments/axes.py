@@ -49,23 +49,18 @@ class Combination:
 
 def combinations(written: Written, given: Mapping[str, Any]) -> list[Combination]:
     """All of them, the last axis changing fastest; `given` (from the command line) overrules the base."""
-    base = {key: value for key, value in written.content.items() if key != "axes"}
-    settings = base.pop("set", None) or {}
-    if not isinstance(settings, dict):
-        raise written.wrong(("set",), "'set' must be 'name: value' lines, for instance set: {lam: 0.5}.")
-    flat = {**base, **{f"set.{name}": value for name, value in settings.items()}}
-    places = {key: _place_in_base(key) for key in flat}
+    base = _base(written)
+    places = {key: _place_in_base(key) for key in base}
     axes = {name: list(_values(written, name, values)) for name, values in _axes(written).items()}
     _refuse_collisions(written, places, axes)
-    for key in [key for key, value in flat.items() if isinstance(value, list) and key != "seeds"]:
-        # Several values beside the axes make one too.
-        name, values, place = key.replace("methods", "method"), flat.pop(key), places.pop(key)
-        axes[name] = [Value(str(value), {name: value}, {name: (*place, n)}) for n, value in enumerate(values)]
-        if not values:
-            raise written.wrong(place, f"'{key}' is empty; give at least one value.")
+    for key in [key for key, value in base.items() if isinstance(value, list) and key not in NOT_AXES]:
+        axes[key] = list(_values(written, key, base.pop(key), places.pop(key)))  # a list beside the axes is one too
+    for name, values in axes.items():
+        for key in set(given) & {key for value in values for key in value.sets}:
+            raise MdcgError(f"'{key}' is an axis of {written.path}; choose among its values with --only {name}=….")
     found = []
     for chosen in itertools.product(*axes.values()):
-        keys, where = dict(flat), dict(places)
+        keys, where = dict(base), dict(places)
         for value in chosen:
             keys |= value.sets
             where |= value.places
@@ -76,6 +71,25 @@ def combinations(written: Written, given: Mapping[str, Any]) -> list[Combination
     return found
 
 
+def _base(written: Written) -> dict[str, Any]:
+    """What stands beside the axes, settings as `set.NAME`, several methods as `method`."""
+    base = {key: value for key, value in written.content.items() if key != "axes"}
+    for key in base:
+        if key.startswith("set."):
+            raise written.wrong((key,), f"'{key}' belongs under set, as set: {{{key.removeprefix('set.')}: …}}.")
+    settings = base.pop("set", None)
+    if settings is not None and not isinstance(settings, dict):
+        raise written.wrong(("set",), "'set' must be 'name: value' lines, for instance set: {lam: 0.5}.")
+    if "methods" in base:
+        if "method" in base:
+            raise written.wrong(("methods",), f"'method' is given too, in line {written.line(('method',))}; keep one.")
+        several = base["methods"]
+        written.lines["method",] = written.line(("methods",))
+        methods = several.split(",") if isinstance(several, str) else several
+        base = {"method" if key == "methods" else key: value for key, value in base.items()} | {"method": methods}
+    return {**base, **{f"set.{name}": value for name, value in (settings or {}).items()}}
+
+
 def _combined(
     written: Written, keys: Mapping[str, Any], places: Mapping[str, Place], labels: Mapping[str, str]
 ) -> Combination:
@@ -83,7 +97,7 @@ def _combined(
     plain = {key: value for key, value in keys.items() if not key.startswith("set.")}
     try:
         recipe = make_recipe(**plain, set=settings)
-        combination = Combination(recipe, labels, written, places)
+        _refuse_several(recipe)
         recipe.check_names()
     except MdcgError as error:
         about = error.about or ""
@@ -93,7 +107,14 @@ def _combined(
         if about in keys:  # it was given on the command line
             raise
         raise MdcgError(f"{written.path}: {error}") from error
-    return combination
+    return Combination(recipe, labels, written, places)
+
+
+def _refuse_several(recipe: Recipe) -> None:
+    """A combination is one setting: what differs in more than the seed would be taken for the same."""
+    several = [f"set.{key}" for key, value in recipe.set.items() if isinstance(value, list)]
+    for key in ["memory"] * (len(recipe.memory) > 1) + several:
+        raise MdcgError(f"'{key}' has several values here; make it an axis, as {key}: [1, 2].", about=key)
 
 
 def _place_in_base(key: str) -> Place:
@@ -101,21 +122,23 @@ def _place_in_base(key: str) -> Place:
 
 
 def _axes(written: Written) -> dict[str, Any]:
-    axes = written.content.get("axes") or {}
-    if not isinstance(axes, dict) or not all(isinstance(name, str) for name in axes):
+    axes = written.content.get("axes")
+    if axes is None:
+        return {}
+    if not isinstance(axes, dict):
         raise written.wrong(("axes",), "'axes' must be 'name: [values]' lines, for instance memory: [200, 500].")
     return axes
 
 
-def _values(written: Written, name: str, values: Any) -> Iterator[Value]:
+def _values(written: Written, name: str, values: Any, base: Place | None = None) -> Iterator[Value]:
     """Of one axis, named by its key or, where its values set several keys, by any other word."""
-    place: Place = ("axes", name)
+    place: Place = base or ("axes", name)
     key = name.replace("-", "_")
     if key in NOT_AXES:
         hint = "one axis for each, as set.lam: [0.1, 1]" if key == "set" else f"write '{name}' beside 'axes'"
         raise written.wrong(place, f"'{name}' cannot be an axis; {hint}.")
     if not values and not isinstance(values, int | float):
-        raise written.wrong(place, f"axis '{name}' is empty; give at least one value, or remove it.")
+        raise written.wrong(place, f"'{name}' is empty; give at least one value, or remove it.")
     if isinstance(values, dict):
         yield from _variants(written, name, values)
         return
@@ -126,10 +149,12 @@ def _values(written: Written, name: str, values: Any) -> Iterator[Value]:
         raise written.wrong(place, f"axis '{name}' must be a list of values, for instance [{values}].")
     for index, value in enumerate(values):
         if isinstance(value, list | dict) or value is None:
-            raise written.wrong((*place, index), f"a value of axis '{name}' must be a number or a word, not {value!r}.")
+            raise written.wrong((*place, index), f"a value of '{name}' must be a number or a word, not {value!r}.")
         if value in values[:index]:
-            raise written.wrong((*place, index), f"axis '{name}' has the value {value} twice; keep one.")
-        yield Value(str(value), {key: value}, {key: (*place, index)})
+            raise written.wrong((*place, index), f"'{name}' has the value {value} twice; keep one.")
+        yield Value(
+            str(value).strip(), {key: value.strip() if isinstance(value, str) else value}, {key: (*place, index)}
+        )
 
 
 def _variants(written: Written, name: str, values: Mapping[Any, Any]) -> Iterator[Value]:
@@ -146,10 +171,12 @@ def _variants(written: Written, name: str, values: Mapping[Any, Any]) -> Iterato
         places: dict[str, Place] = {}
         for key, value in sets.items():
             plain = str(key).replace("-", "_")
-            if plain == "set" and isinstance(value, dict):
-                flat |= {f"set.{setting}": one for setting, one in value.items()}
-                places |= {f"set.{setting}": (*here, key, setting) for setting in value}
+            if plain == "set" and isinstance(value, dict | None):
+                flat |= {f"set.{setting}": one for setting, one in (value or {}).items()}
+                places |= {f"set.{setting}": (*here, key, setting) for setting in value or {}}
                 continue
+            if plain in flat:
+                raise written.wrong((*here, key), f"'{key}' is given twice for '{label}'; keep one.")
             if plain not in Recipe.model_fields or plain in NOT_AXES:
                 known = set(Recipe.model_fields) - NOT_AXES | {"set"}
                 raise written.wrong((*here, key), str(unknown("key", str(key), known)))

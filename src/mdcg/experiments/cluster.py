@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from mdcg.errors import Busy, MachineError, MdcgError
-from mdcg.experiments.plan import group_folder
-from mdcg.experiments.sweep import Executor, Job, Site, Watching, do
+from mdcg.errors import MachineError, MdcgError
+from mdcg.experiments.plan import Warn, group_folder
+from mdcg.experiments.sweep import Job, Site, Undone, Watching, do
 from mdcg.extras import extra
 from mdcg.train.checkpoint import MEMBERS
 from mdcg.train.group import Group
@@ -26,23 +26,53 @@ POLL = 1.0  # seconds between two looks at what is running
 PATIENCE = 60.0  # seconds that a lost node's process may take to die, holding on to its runs
 
 
-def on_ray(address: str | None) -> Executor:
-    """An executor for the cluster at `address`; without one Ray takes that of its environment, or starts one here."""
-    ray = extra("ray", "cluster", "training on a cluster")
+class OnRay:
+    """The cluster at `address`; without one that of Ray's environment, or one started here."""
 
-    def execute(jobs: Sequence[Job], site: Site, display: Watching, warn: Callable[[str], None]) -> dict[str, str]:
-        if not jobs:
-            return {}
-        ours = not ray.is_initialized()
-        if ours:
-            _connect(ray, address)
+    def __init__(self, address: str | None) -> None:
+        self._ray = extra("ray", "cluster", "training on a cluster")
+        self._address = address
+
+    def prepare(self, site: Site) -> Site:
+        """With the cluster's device: its GPUs where it has any, unless another is asked for."""
+        if not self._ray.is_initialized():
+            _connect(self._ray, self._address)
+        has = self._ray.cluster_resources()
+        device = ("cuda" if has.get("GPU", 0) >= 1 else "cpu") if site.device == "auto" else site.device
+        if device == "cuda" and not has.get("GPU", 0):
+            raise MdcgError("this Ray cluster has no GPU; leave --device out, or write --device cpu.")
+        slots = has.get("GPU", 0) if device == "cuda" else has.get("CPU", 1) // self._cpus()
+        out, data = site.out.resolve(), site.data and site.data.resolve()
+        return replace(site, out=out, data=data, device=device, remote=True, slots=max(1, int(slots)))
+
+    def execute(self, jobs: Sequence[Job], site: Site, display: Watching, warn: Warn) -> Undone:
+        ray, undone = self._ray, Undone()
+        share = {"num_gpus": 1} if site.device == "cuda" else {"num_cpus": self._cpus()}
+        task = ray.remote(max_retries=RETRIES, **share)(work_on)
+        waiting = {task.remote(job, site, torch.get_num_threads()): job for job in jobs}
+        begun_before = {id(job) for job in jobs if _begun(job, site)}
         try:
-            return _execute(ray, jobs, site, display, warn)
+            while waiting:
+                ended, _ = ray.wait(list(waiting), num_returns=1, timeout=POLL)
+                for one in ended:
+                    job = waiting.pop(one)
+                    of_this, said = _outcome(ray, one, job, site)
+                    for text in said:
+                        warn(text)
+                    undone |= of_this
+                    display.job_ends(job, of_this)
+                going = [job for job in waiting.values() if _begun(job, site) and id(job) not in begun_before]
+                display.running(sum(len(job.specs) for job in going))
         finally:
-            if ours:
-                ray.shutdown()
+            for one in waiting:
+                ray.cancel(one, force=True)
+            ray.shutdown()
+        return undone
 
-    return execute
+    def _cpus(self) -> int:
+        """Of a task: as many as PyTorch has threads here, and no more than one node has."""
+        nodes = [node["Resources"].get("CPU", 0) for node in self._ray.nodes() if node["Alive"]]
+        return max(1, min(torch.get_num_threads(), int(max(nodes, default=1))))
 
 
 def _connect(ray: Any, address: str | None) -> None:
@@ -58,57 +88,23 @@ def _connect(ray: Any, address: str | None) -> None:
         ) from error
 
 
-def _execute(
-    ray: Any, jobs: Sequence[Job], site: Site, display: Watching, warn: Callable[[str], None]
-) -> dict[str, str]:
-    shared = replace(site, out=site.out.resolve(), data=site.data and site.data.resolve())
-    waiting = {}
-    for job in jobs:
-        device = site.compute(job.specs[0]).device.type if site.device != "auto" else _kind(ray)
-        threads = torch.get_num_threads()
-        share = {"num_gpus": 1} if device == "cuda" else {"num_cpus": min(threads, int(_most_cpus(ray)))}
-        remote = ray.remote(max_retries=RETRIES, **share)(work_on)
-        waiting[remote.remote(job, replace(shared, device=device), threads)] = job
-    failures: dict[str, str] = {}
-    try:
-        while waiting:
-            ended, _ = ray.wait(list(waiting), num_returns=1, timeout=POLL)
-            for task in ended:
-                job = waiting.pop(task)
-                failed, said = _outcome(ray, task, job)
-                for text in said:
-                    warn(text)
-                failures |= failed
-                display.job_ends(job, failed)
-            begun = [job for job in waiting.values() if (group_folder(site.store, job.specs) / MEMBERS).exists()]
-            display.running(sum(len(job.specs) for job in begun))
-    finally:
-        for task in waiting:
-            ray.cancel(task, force=True)
-    return failures
+def _begun(job: Job, site: Site) -> bool:
+    return (group_folder(site.store, job.specs) / MEMBERS).exists()
 
 
-def _outcome(ray: Any, task: Any, job: Job) -> tuple[dict[str, str], list[str]]:
+def _outcome(ray: Any, task: Any, job: Job, site: Site) -> tuple[Undone, list[str]]:
+    """Of a task that ended, well or not: what went wrong with it is no reason to stop the others."""
     try:
-        failures, said = ray.get(task)
+        undone, said = ray.get(task)
     except ray.exceptions.RayTaskError as error:
-        cause = error.cause
-        if isinstance(cause, MdcgError):
-            raise MdcgError(f"on {job.specs[0].name}: {cause}") from error
-        raise
+        undone, said = _all_left(job, site, str(error.cause)), []
     except ray.exceptions.RayError as error:  # more nodes were lost than can be borne
-        reason = f"its worker was lost ({str(error).splitlines()[0].rstrip('.')})"
-        return {spec.name: reason for spec in job.specs}, []
-    return failures, said
+        undone, said = _all_left(job, site, f"its worker was lost ({str(error).splitlines()[0].rstrip('.')})"), []
+    return undone, said
 
 
-def _kind(ray: Any) -> str:
-    return "cuda" if ray.cluster_resources().get("GPU", 0) >= 1 else "cpu"
-
-
-def _most_cpus(ray: Any) -> float:
-    """Of the largest node: a task must fit on one."""
-    return max((node["Resources"].get("CPU", 1.0) for node in ray.nodes() if node["Alive"]), default=1.0)
+def _all_left(job: Job, site: Site, reason: str) -> Undone:
+    return Undone(left={spec.name: reason for spec in job.specs if site.store.finished(spec) is None})
 
 
 class _Silent:
@@ -124,18 +120,16 @@ class _Silent:
         pass
 
 
-def work_on(job: Job, site: Site, threads: int) -> tuple[dict[str, str], list[str]]:
-    """What a Ray worker does: failures by run, and warnings."""
+def work_on(job: Job, site: Site, threads: int) -> tuple[Undone, list[str]]:
+    """What a Ray worker does: what it left undone, and warnings."""
     torch.set_num_threads(threads)  # as where the sweep was started: results depend on their number
     said: list[str] = []
     give_up = time.monotonic() + PATIENCE
     while True:
         try:
-            return do(job, site, _Silent(), said.append), said
-        except Busy:
-            if time.monotonic() > give_up:
-                raise
-            time.sleep(0.5)
-        except MachineError as error:
-            # This node's disk or GPU: said once, and left to a later sweep rather than noted as the runs' failure.
-            return {spec.name: str(error) for spec in job.specs}, said
+            undone = do(job, site, _Silent(), said.append)
+        except MachineError as error:  # this node's disk or GPU: not the runs' failure
+            return _all_left(job, site, str(error)), said
+        if not undone.left or time.monotonic() > give_up:
+            return undone, said
+        time.sleep(0.5)

@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from statistics import median
 
 from mdcg.data import Dataset
-from mdcg.experiments.environment import gpu_name
 from mdcg.experiments.runner import group_of
 from mdcg.experiments.spec import RunSpec
 from mdcg.experiments.store import Record
 from mdcg.train.epoch import steps_per_epoch
 from mdcg.train.group import Group
-from mdcg.train.precision import Compute
 
 #: Where nothing was measured yet: on two cores of a CPU, and on an H200 with 20 members in bf16.
 ROUGH = {("smallconv", "cpu"): 7e-5, ("resnet20", "cpu"): 2.2e-3, ("resnet20", "cuda"): 3.5e-6}
@@ -45,15 +43,19 @@ def work(group: Group) -> int:
 
 
 def cost_per_image(
-    specs: Sequence[RunSpec], dataset: Dataset, records: Iterable[Record], compute: Compute
+    specs: Sequence[RunSpec], dataset: Dataset, records: Iterable[Record], device: str, gpu: str | None
 ) -> Cost | None:
-    """As measured on this GPU, or on a CPU, with this network and precision; of this method, if it was among them."""
-    wanted, gpu = specs[0], gpu_name(compute)
+    """As measured on a CPU or on this GPU (any, where None is named), with this network and precision.
+
+    Of this method, if it was among them.
+    """
+    wanted = specs[0]
     alike = [
         record
         for record in records
-        if (record.spec.fingerprint, record.spec.backbone) == (wanted.fingerprint, wanted.backbone)
-        and (record.spec.precision, record.environment.hardware.gpu) == (wanted.precision, gpu)
+        if (record.spec.fingerprint, record.spec.backbone, record.spec.precision)
+        == (wanted.fingerprint, wanted.backbone, wanted.precision)
+        and _same_device(record.environment.hardware.gpu, device, gpu)
     ]
     own = [record for record in alike if record.spec.method == wanted.method]
     # One of each setting is enough: runs of other seeds cost the same.
@@ -61,5 +63,11 @@ def cost_per_image(
     costs = [record.seconds / work(group_of([record.spec], dataset)) for record in chosen.values()]
     if costs:
         return Cost(median(costs), measured=True)
-    rough = ROUGH.get((wanted.backbone, compute.device.type))
+    rough = ROUGH.get((wanted.backbone, device))
     return None if rough is None else Cost(rough, measured=False)
+
+
+def _same_device(measured_on: str | None, device: str, gpu: str | None) -> bool:
+    if device == "cpu":
+        return measured_on is None
+    return measured_on is not None and gpu in (None, measured_on)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -13,7 +13,7 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from mdcg.experiments.cost import work
-from mdcg.experiments.sweep import Job, Planned
+from mdcg.experiments.sweep import Job, Planned, Undone
 from mdcg.train.group import Group
 
 
@@ -22,7 +22,7 @@ class SweepDisplay:
 
     def __init__(self, planned: Planned, quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._runs = sum(len(job.specs) for job in planned.jobs)
-        self._done, self._failed, self._running = 0, 0, 0
+        self._done, self._failed, self._left_out, self._running = 0, 0, 0, 0
         self._total = sum(job.work for job in planned.jobs)
         self._ended, self._here = 0.0, 0.0  # images of jobs that ended, and of those steps done by this process
         self._group, self._per_step = 0.0, 0.0  # of the group that trains
@@ -30,9 +30,9 @@ class SweepDisplay:
         self._clock, self._began = clock, clock()
         self._quiet = quiet
         self._bar = Bar(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             console=Console(stderr=True),
             disable=quiet or not sys.stderr.isatty(),
             transient=True,
@@ -70,13 +70,14 @@ class SweepDisplay:
         self._running = runs
         self._refresh()
 
-    def job_ends(self, job: Job, failures: Mapping[str, str]) -> None:
-        if not self._per_step:  # it was not trained here
+    def job_ends(self, job: Job, undone: Undone) -> None:
+        self._failed += len(undone.failed)
+        self._left_out += len(undone.left)
+        self._done += len(job.specs) - len(undone)
+        if not self._per_step and not undone.left:  # it was trained elsewhere
             self._here += job.work
-        self._failed += len(failures)
-        self._done += len(job.specs) - len(failures)
         self._ended += job.work
-        self._running, self._group = 0, 0.0
+        self._running, self._group, self._per_step = 0, 0.0, 0.0
         self._refresh()
         if not (self._quiet or sys.stderr.isatty()):
             print(f"mdcg: {self._title()}{'; ' if self._left() else ''}{self._left()}", file=sys.stderr)
@@ -92,9 +93,10 @@ class SweepDisplay:
         self._bar.update(self._whole, description=self._title(), completed=self._ended + self._group, note=self._left())
 
     def _title(self) -> str:
-        left = self._runs - self._done - self._failed - self._running
+        left = self._runs - self._done - self._failed - self._left_out - self._running
         failed = f", {self._failed} failed" if self._failed else ""
-        return f"{self._done} of {self._runs} runs done{failed}, {self._running} running, {left} left"
+        others = f", {self._left_out} not to be had" if self._left_out else ""
+        return f"{self._done} of {self._runs} runs done{failed}{others}, {self._running} running, {left} left"
 
     def _left(self) -> str:
         seconds = self.seconds_left()

@@ -14,7 +14,6 @@ from mdcg.experiments.spec import RunSpec
 from mdcg.experiments.store import Store
 from mdcg.train.checkpoint import DONE, MEMBERS, Checkpoints
 from mdcg.train.group import SMALL
-from mdcg.train.precision import Compute
 
 GROUPS = ".groups"  # checkpoints of unfinished groups, below the store
 Warn = Callable[[str], None]
@@ -24,9 +23,9 @@ def silent(text: str) -> None:
     """For those who want no warnings."""
 
 
-def default_members(dataset: Dataset, compute: Compute) -> int:
+def default_members(dataset: Dataset, device: str) -> int:
     """On a CPU only small images gain from company; larger ones would just take more memory."""
-    return 64 if compute.device.type == "cuda" or dataset.shape[1] <= SMALL else 1
+    return 64 if device == "cuda" or dataset.shape[1] <= SMALL else 1
 
 
 def split(specs: list[RunSpec], parts: int) -> list[list[RunSpec]]:
@@ -42,15 +41,17 @@ def plan(
     fresh: bool = False,
     warn: Warn = silent,
 ) -> list[list[RunSpec]]:
-    """Groups to train: first those that were begun and not finished, as they were; then new ones, at most so large."""
+    """Groups to train: first those that were begun and not finished, as they were; then new ones, at most so large.
+
+    It only looks: nothing on disk is changed.
+    """
     asked = {spec.name: spec for spec in specs}
     open_ = {name: spec for name, spec in asked.items() if fresh or store.finished(spec) is None}
     groups: list[list[RunSpec]] = []
-    for folder, names in [] if fresh else begun(store):
+    for _, names in [] if fresh else begun(store):
         if not any(name in open_ for name in names):
-            if all(name in asked for name in names):  # all of it was finished in other company
-                Checkpoints(folder, warn).discard()
-        elif all(name in asked for name in names):
+            continue
+        if all(name in asked for name in names):
             together = [asked[name] for name in names]
             if len({spec.group_key() for spec in together}) == 1:
                 groups.append(together)
@@ -73,14 +74,25 @@ def begun(store: Store) -> list[tuple[Path, list[str]]]:
     """Folder and run names of each unfinished group."""
     found = []
     for folder in sorted((store.root / GROUPS).glob("*")):
-        if folder.name.endswith(DONE):
-            shutil.rmtree(folder, ignore_errors=True)
-            continue
         with contextlib.suppress(OSError, ValueError):
             names = json.loads((folder / MEMBERS).read_text())
-            if isinstance(names, list) and len(set(map(str, names))) == len(names) > 0:
+            if (
+                not folder.name.endswith(DONE)
+                and isinstance(names, list)
+                and len(set(map(str, names))) == len(names) > 0
+            ):
                 found.append((folder, [str(name) for name in names]))
     return found
+
+
+def tidy(store: Store, specs: Sequence[RunSpec], warn: Warn) -> None:
+    """Remove what is left of groups whose runs are all finished, in whatever company."""
+    for folder in (store.root / GROUPS).glob(f"*{DONE}"):
+        shutil.rmtree(folder, ignore_errors=True)
+    finished = {spec.name for spec in specs if store.finished(spec) is not None}
+    for folder, names in begun(store):
+        if finished.issuperset(names):
+            Checkpoints(folder, warn).discard()
 
 
 def group_folder(store: Store, specs: Sequence[RunSpec]) -> Path:

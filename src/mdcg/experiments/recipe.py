@@ -70,6 +70,8 @@ class Recipe(BaseModel):
     @classmethod
     def _home(cls, value: Path | None) -> Path | None:
         try:
+            if value and "\0" in str(value):
+                raise ValueError("a path cannot hold a zero byte")
             return value.expanduser() if value else value
         except RuntimeError as error:
             raise ValueError(str(error)) from error
@@ -96,6 +98,8 @@ class Recipe(BaseModel):
     @field_validator("seeds", mode="before")
     @classmethod
     def _seeds(cls, value: object) -> object:
+        if isinstance(value, list) and any(isinstance(seed, str) for seed in value):
+            value = ",".join(map(str, value))
         if isinstance(value, str):
             try:
                 return parse_seeds(value)

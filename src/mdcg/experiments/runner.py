@@ -11,7 +11,8 @@ from mdcg.data import Dataset
 from mdcg.errors import MdcgError
 from mdcg.estimator import Learner
 from mdcg.experiments.environment import environment, source
-from mdcg.experiments.plan import Warn, default_members, group_folder, plan, silent, split
+from mdcg.experiments.failures import forget_failure
+from mdcg.experiments.plan import Warn, default_members, group_folder, plan, silent, split, tidy
 from mdcg.experiments.presets import augmented
 from mdcg.experiments.spec import RunSpec
 from mdcg.experiments.store import Record, Store
@@ -52,8 +53,10 @@ def run_specs(
     done = 0 if fresh else sum(store.finished(spec) is not None for spec in specs)
     if done:
         warn(f"{done} of {len(specs)} runs were already finished; --fresh repeats them.")
+    if not fresh:
+        tidy(store, specs, warn)
     failures: dict[str, str] = {}
-    for together in plan(store, specs, lambda _: members or default_members(dataset, compute), fresh, warn):
+    for together in plan(store, specs, lambda _: members or default_members(dataset, compute.device.type), fresh, warn):
         with Progress(quiet) as display:
             failures |= train(together, store, dataset, compute, display, telling, fresh, members, warn)
     if failures:
@@ -75,25 +78,30 @@ def train(
 ) -> dict[str, str]:
     """Train runs of one group to their end, in parts where memory is short; by name, why some of them failed."""
     failures: dict[str, str] = {}
-    queue = [(specs, fresh)]
-    while queue:
-        together, anew = queue.pop(0)
-        release_memory(compute)
-        most = members or _capacity(together, store, dataset, compute)
-        if most < len(together):
-            parts = _take_apart(together, -(-len(together) // most), store, dataset, anew, warn)
-            queue[:0] = [(part, anew) for part in parts]
-            continue
-        try:
-            failures |= _train_group(together, store, dataset, compute, anew, display, warn, telling)
-            continue
-        except Shortage as shortage:
-            if len(together) == 1:
-                raise MdcgError(_too_large(together[0])) from shortage
-        # Out of the handler: the error no longer holds on to what filled the memory.
-        halves = _take_apart(together, 2, store, dataset, False, warn)
-        warn(f"the memory is too small for {len(together)} runs together; going on with {len(halves[0])}.")
-        queue[:0] = [(half, False) for half in halves]
+    with contextlib.ExitStack() as stack:
+        for spec in specs:
+            stack.enter_context(locked(store.folder(spec)))
+            remove_partial(store.folder(spec))
+            forget_failure(store, spec)
+        queue = [(specs, fresh)]
+        while queue:
+            together, anew = queue.pop(0)
+            release_memory(compute)
+            most = members or _capacity(together, store, dataset, compute)
+            if most < len(together):
+                parts = _take_apart(together, -(-len(together) // most), store, dataset, anew, warn)
+                queue[:0] = [(part, anew) for part in parts]
+                continue
+            try:
+                failures |= _train_group(together, store, dataset, compute, anew, display, warn, telling)
+                continue
+            except Shortage as shortage:
+                if len(together) == 1:
+                    raise MdcgError(_too_large(together[0])) from shortage
+            # Out of the handler: the error no longer holds on to what filled the memory.
+            halves = _take_apart(together, 2, store, dataset, False, warn)
+            warn(f"the memory is too small for {len(together)} runs together; going on with {len(halves[0])}.")
+            queue[:0] = [(half, False) for half in halves]
     return failures
 
 
@@ -132,9 +140,6 @@ def _train_group(
     folder = group_folder(store, specs)
     checkpoints = Checkpoints(folder, warn)
     with contextlib.ExitStack() as stack:
-        for spec in specs:
-            stack.enter_context(locked(store.folder(spec)))
-            remove_partial(store.folder(spec))
         if fresh:
             checkpoints.discard()
             for spec in specs:

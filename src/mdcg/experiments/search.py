@@ -48,7 +48,7 @@ class Found:
 
     memory: int
     axes: Mapping[str, list[Value]]  # the settings with several values
-    scores: Mapping[tuple[Value, ...], float]  # by the values of the axes, mean over the seeds asked for
+    scores: Mapping[tuple[Value, ...], float]  # by the values of the axes, mean over the seeds; no failed ones
 
     @property
     def ranked(self) -> list[tuple[Value, ...]]:

@@ -7,22 +7,22 @@ was, and what failed is tried again only when asked for.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from mdcg.data import Dataset, load
-from mdcg.errors import Busy, MachineError, MdcgError, unknown
-from mdcg.experiments.axes import Combination
+from mdcg.errors import Busy, MachineError, MdcgError
 from mdcg.experiments.cost import cost_per_image, work
-from mdcg.experiments.environment import source
-from mdcg.experiments.failures import failure, forget_failure, note_failure
+from mdcg.experiments.environment import gpu_name, source
+from mdcg.experiments.failures import failure, note_failure
 from mdcg.experiments.plan import Warn, default_members, plan
 from mdcg.experiments.runner import group_of, train
 from mdcg.experiments.spec import RunSpec
 from mdcg.experiments.store import Record, Store
+from mdcg.files import in_use
 from mdcg.scenario import parse
 from mdcg.trackers import Telling, opened
 from mdcg.train.precision import Compute, compute
@@ -38,20 +38,27 @@ class Site:
     device: str
     members: int | None = None
     log: tuple[str, ...] = ()  # trackers that are told
+    remote: bool = False  # the device is that of other machines
+    slots: int = 1  # groups that train at the same time
 
     @property
     def store(self) -> Store:
         return Store(self.out)
 
     def dataset(self, spec: RunSpec) -> Dataset:
-        return _loaded(parse(spec.scenario)[0], self.data, spec.image_size)
+        return loaded(parse(spec.scenario)[0], self.data, spec.image_size)
 
     def compute(self, spec: RunSpec) -> Compute:
+        """Of this machine."""
         return compute(self.device, spec.precision)
+
+    def kind(self, spec: RunSpec) -> str:
+        """cpu or cuda, of where the run will train."""
+        return self.device if self.remote else self.compute(spec).device.type
 
 
 @cache
-def _loaded(name: str, data: Path | None, image_size: int | None) -> Dataset:
+def loaded(name: str, data: Path | None, image_size: int | None) -> Dataset:
     return load(name, data, image_size)
 
 
@@ -84,6 +91,20 @@ class Planned:
 
 
 @dataclass(frozen=True)
+class Undone:
+    """Runs that a sweep did not finish, by name, and why."""
+
+    failed: Mapping[str, str] = field(default_factory=dict)  # they would fail again
+    left: Mapping[str, str] = field(default_factory=dict)  # in use by others, or a machine's trouble: try again
+
+    def __or__(self, other: Undone) -> Undone:
+        return Undone({**self.failed, **other.failed}, {**self.left, **other.left})
+
+    def __len__(self) -> int:
+        return len(self.failed) + len(self.left)
+
+
+@dataclass(frozen=True)
 class Cell:
     """All runs of one setting: a combination's, or of several that mean the same."""
 
@@ -91,100 +112,61 @@ class Cell:
     specs: list[RunSpec]
 
 
-def resolve(combinations: Sequence[Combination], site: Site) -> list[Cell]:
-    """The runs of every combination; one that others mean as well (Naive has no memory) is the first one's."""
-    cells, seen = [], set()
-    for combination in combinations:
-        recipe = combination.recipe
-        try:
-            dataset = _loaded(parse(recipe.scenario)[0], site.data, recipe.image_size)
-            specs = recipe.resolve(dataset)
-        except MdcgError as error:
-            raise combination.located(error) from error
-        new = [spec for spec in specs if spec.name not in seen]
-        seen |= {spec.name for spec in new}
-        if new:
-            cells.append(Cell(combination.labels, new))
-    return cells
-
-
-def only(cells: Sequence[Cell], wanted: Mapping[str, Sequence[str]]) -> list[Cell]:
-    """Those with one of the values wanted, of an axis or of a setting of the runs."""
-    for key, values in wanted.items():
-        found = {value for cell in cells for spec in cell.specs for value in _values(cell, spec, key)}
-        if not found:
-            fields = set(RunSpec.model_fields) | {axis for cell in cells for axis in cell.labels}
-            raise unknown("axis or setting", key, fields)
-        for value in values:
-            if value not in found:
-                raise unknown(f"value of {key} in this recipe", value, found)
-    kept = []
-    for cell in cells:
-        specs = [
-            spec for spec in cell.specs if all(set(values) & _values(cell, spec, key) for key, values in wanted.items())
-        ]
-        if specs:
-            kept.append(Cell(cell.labels, specs))
-    if not kept:
-        raise MdcgError("no run has all of these values; give fewer of them with --only.")
-    return kept
-
-
-def _values(cell: Cell, spec: RunSpec, key: str) -> set[str]:
-    """What a run has under a name: its label on that axis, and its own setting."""
-    fields: dict[str, Any] = spec.model_dump()
-    settings = {f"set.{name}": value for name, value in {**spec.hyperparameters, **spec.head_settings}.items()}
-    named = {**fields, **settings}
-    own = {str(named[key])} if key in named else set()
-    return own | ({cell.labels[key]} if key in cell.labels else set())
-
-
 def plan_sweep(cells: Sequence[Cell], site: Site, retry: bool, warn: Warn) -> Planned:
+    """What is to be trained, in which groups; changes nothing."""
     store = site.store
     specs = [spec for cell in cells for spec in cell.specs]
     finished = [spec for spec in specs if store.finished(spec) is not None]
     names = {spec.name for spec in finished}
     reasons = {spec.name: failure(store, spec) for spec in specs if spec.name not in names}
     failed = {} if retry else {name: reason for name, reason in reasons.items() if reason is not None}
+    wanted = [spec for spec in specs if spec.name not in failed]
 
     def most(spec: RunSpec) -> int:
-        return site.members or default_members(site.dataset(spec), site.compute(spec))
+        usual = site.members or default_members(site.dataset(spec), site.kind(spec))
+        return min(usual, max(1, -(-(len(wanted) - len(finished)) // site.slots)))
 
-    groups = plan(store, [spec for spec in specs if spec.name not in failed], most, warn=warn)
-    records = [record for spec in finished if (record := store.finished(spec)) is not None]
+    groups = plan(store, wanted, most, warn=warn)
+    records = [record for _, record in store.records()] if groups else []
     return Planned([_job(together, site, records) for together in groups], finished, failed)
 
 
 def _job(specs: list[RunSpec], site: Site, records: Sequence[Record]) -> Job:
-    dataset = site.dataset(specs[0])
+    dataset, kind = site.dataset(specs[0]), site.kind(specs[0])
     images = work(group_of(specs, dataset))
-    cost = cost_per_image(specs, dataset, records, site.compute(specs[0]))
+    gpu = None if site.remote else gpu_name(site.compute(specs[0]))
+    cost = cost_per_image(specs, dataset, records, kind, gpu)
     if cost is None:
         return Job(specs, images, None, measured=False)
     return Job(specs, images, cost.seconds * images, cost.measured)
 
 
-def do(job: Job, site: Site, display: Display, warn: Warn) -> dict[str, str]:
-    """Train a job's runs; by name, why some of them failed. What the machine is to blame for is raised."""
+def do(job: Job, site: Site, display: Display, warn: Warn) -> Undone:
+    """Train a job's runs. What the machine is to blame for is raised; what others are at is left to them."""
     source()  # now: the files may change while runs train
     store, first = site.store, job.specs[0]
-    for spec in job.specs:
-        forget_failure(store, spec)
-    details = ""
-    try:
-        machine = site.compute(first)
-        telling = Telling(opened(site.log), warn)
-        failures = train(job.specs, store, site.dataset(first), machine, display, telling, False, site.members, warn)
-    except (MachineError, Busy):
-        raise
-    except Exception as error:  # of a method or backbone of a user's own, for instance: the others go on
-        reason = str(error) if isinstance(error, MdcgError) else f"{type(error).__name__}: {error}"
-        details = "" if isinstance(error, MdcgError) else traceback.format_exc()
-        failures = {spec.name: reason for spec in job.specs if store.finished(spec) is None}
-    for spec in job.specs:
-        if spec.name in failures:
-            note_failure(store, spec, failures[spec.name], details)
-    return failures
+    dataset, machine = site.dataset(first), site.compute(first)
+    telling = Telling(opened(site.log), warn)
+    undone = Undone(left={spec.name: "another process is at it" for spec in job.specs if in_use(store.folder(spec))})
+    free = [spec for spec in job.specs if spec.name not in undone.left]
+    for together in plan(store, free, lambda _: len(free), warn=warn):  # in parts, if it was in parts before
+        details = ""
+        try:
+            failures = train(together, store, dataset, machine, display, telling, False, site.members, warn)
+        except MachineError:
+            raise
+        except Busy as busy:  # since we looked
+            undone |= Undone(left={spec.name: str(busy) for spec in together if store.finished(spec) is None})
+            continue
+        except Exception as error:  # of a method or backbone of a user's own, for instance: the others go on
+            reason = str(error) if isinstance(error, MdcgError) else f"{type(error).__name__}: {error}"
+            details = "" if isinstance(error, MdcgError) else traceback.format_exc()
+            failures = {spec.name: reason for spec in together if store.finished(spec) is None}
+        for spec in together:
+            if spec.name in failures:
+                note_failure(store, spec, failures[spec.name], details)
+        undone |= Undone(failed=failures)
+    return undone
 
 
 class Watching(Display, Protocol):
@@ -193,22 +175,29 @@ class Watching(Display, Protocol):
     def running(self, runs: int) -> None:
         """So many train elsewhere."""
 
-    def job_ends(self, job: Job, failures: Mapping[str, str]) -> None:
-        """A job is done, or has failed."""
+    def job_ends(self, job: Job, undone: Undone) -> None:
+        """All that could be done of a job is done."""
 
 
-def do_here(jobs: Sequence[Job], site: Site, display: Watching, warn: Warn) -> dict[str, str]:
+class Executor(Protocol):
+    """What has jobs done."""
+
+    def prepare(self, site: Site) -> Site:
+        """The site as it is where the work will be done."""
+
+    def execute(self, jobs: Sequence[Job], site: Site, display: Watching, warn: Warn) -> Undone: ...
+
+
+class Here:
     """One job after the other, in this process."""
-    failures: dict[str, str] = {}
-    for job in jobs:
-        try:
-            failed = do(job, site, display, warn)
-        except Busy as busy:
-            warn(f"{busy} These {len(job.specs)} runs are left to it.")
-            failed = {}
-        failures |= failed
-        display.job_ends(job, failed)
-    return failures
 
+    def prepare(self, site: Site) -> Site:
+        return site
 
-Executor = Callable[[Sequence[Job], Site, Watching, Warn], dict[str, str]]
+    def execute(self, jobs: Sequence[Job], site: Site, display: Watching, warn: Warn) -> Undone:
+        undone = Undone()
+        for job in jobs:
+            of_this = do(job, site, display, warn)
+            undone |= of_this
+            display.job_ends(job, of_this)
+        return undone

@@ -157,6 +157,10 @@ def paper_cell(spec: RunSpec) -> paper.Cell | None:
         return None
     if spec.backbone not in (protocol.backbone, presets.BACKBONES.get(protocol.backbone)):
         return None
+    kind = METHODS[spec.method]
+    own = {name: field.default for name, field in kind.model_fields.items()} | kind.tuned(spec.scenario, spec.memory)
+    if spec.hyperparameters not in (own, {**own, **kind.published}):
+        return None
     head = {published: ours for ours, published in presets.HEADS.items()}.get(spec.head, spec.head)
     return paper.cell(spec.scenario, spec.method, spec.memory, "" if head == METHODS[spec.method].head else head)
 

@@ -13,8 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from mdcg.experiments.display import duration
+from mdcg.experiments.spec import RunSpec
 from mdcg.experiments.store import Record
-from mdcg.experiments.sweep import Cell, Job, Planned
+from mdcg.experiments.sweep import Cell, Job, Planned, Undone
 from mdcg.methods import METHODS
 from mdcg.metrics import mean_std
 from mdcg.report.summary import paper_cell
@@ -42,7 +43,7 @@ def plan_table(planned: Planned) -> Table:
         table.add_row(
             str(len(jobs)),
             str(len(specs)),
-            kind,
+            Text(kind),
             _several([spec.memory for spec in specs if spec.memory]),
             _several([spec.seed for spec in specs]),
             duration(sum(times)) if len(times) == len(jobs) else "?",
@@ -81,20 +82,35 @@ def _sweep_table(cells: Sequence[Cell], records: Mapping[str, Record], title: st
     table.add_column("")
     for size in sizes:
         table.add_column(f"memory {size}" if size else "no memory", justify="right", no_wrap=True)
-    ranks = {size: _ranked([row[size] for row in rows.values() if size in row]) for size in sizes}
     for label, row in rows.items():
-        table.add_row(Text(label), *[_entry(row.get(size), ranks[size], with_bwt) for size in sizes])
+        table.add_row(Text(label), *[_entry(row.get(size), _rivals(rows, row, size), with_bwt) for size in sizes])
     return table
 
 
 def row_label(cell: Cell) -> str:
-    """Its values on all axes but the memory's."""
-    parts = [value for axis, value in cell.labels.items() if axis != MEMORY]
+    """Its values on all axes but the memory's; numbers say of what."""
+    parts = []
+    for axis, value in cell.labels.items():
+        number = axis in RunSpec.model_fields and _is_number(value)
+        if axis != MEMORY:
+            parts.append(f"{axis.removeprefix('set.')} {value}" if number or axis.startswith("set.") else value)
     return ", ".join(parts) or cell.specs[0].method
 
 
-def _ranked(settings: Sequence[Sequence[Record]]) -> list[float]:
-    return sorted((_accuracy(records)[0] for records in settings), reverse=True)
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _rivals(rows: Mapping[str, Mapping[int, list[Record]]], row: Mapping[int, list[Record]], size: int) -> list[float]:
+    """ACC of all settings of the same memory and scenario, best first."""
+    scenario = {record.spec.scenario for record in row.get(size, [])}
+    found = [other[size] for other in rows.values() if size in other]
+    own = [records for records in found if records[0].spec.scenario in scenario]
+    return sorted((_accuracy(records)[0] for records in own), reverse=True)
 
 
 def _accuracy(records: Sequence[Record]) -> tuple[float, float]:
@@ -124,19 +140,24 @@ def caption(cells: Sequence[Cell], records: Mapping[str, Record]) -> str:
     """What the table's numbers are."""
     done = [[spec for spec in cell.specs if spec.name in records] for cell in cells]
     counts = sorted({len(specs) for specs in done if specs})
-    over = (
-        f"mean ± sample std over {' to '.join(map(str, dict.fromkeys([counts[0], counts[-1]])))} seeds"
-        if counts
-        else ""
-    )
+    if not counts:
+        return "No run is finished."
+    seeds = " to ".join(map(str, dict.fromkeys([counts[0], counts[-1]])))
+    over = f"mean ± sample std over {seeds} seeds" if counts[-1] > 1 else "one seed"
     beside = "; below it the paper's" if any(paper_cell(spec) for specs in done for spec in specs) else ""
     return f"ACC | BWT in percent, {over}{beside}. Bold: best, underlined: second."
 
 
-def sweep_json(cells: Sequence[Cell], records: Mapping[str, Record], failures: Mapping[str, str]) -> dict[str, Any]:
+def sweep_json(cells: Sequence[Cell], records: Mapping[str, Record], undone: Undone) -> dict[str, Any]:
     settings = []
     for cell in cells:
         own = [records[spec.name] for spec in cell.specs if spec.name in records]
         runs = [{"name": record.spec.name, **record.as_json()} for record in own]
         settings.append({"labels": dict(cell.labels), "memory": cell.specs[0].memory, "runs": runs})
-    return {"settings": settings, "failed": dict(failures)}
+    return {"settings": settings, "failed": dict(undone.failed), "left": dict(undone.left)}
+
+
+def plan_json(planned: Planned) -> dict[str, Any]:
+    groups = [{"runs": [spec.name for spec in job.specs], "seconds": job.seconds} for job in planned.jobs]
+    finished = [spec.name for spec in planned.finished]
+    return {"groups": groups, "measured": planned.measured, "finished": finished, "failed": planned.failed}

@@ -28,10 +28,10 @@ class Progress:
 
     def __init__(self, quiet: bool) -> None:
         self._bar = Bar(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             TimeRemainingColumn(),
             console=Console(stderr=True),
             disable=quiet or not sys.stderr.isatty(),
