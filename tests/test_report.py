@@ -170,6 +170,7 @@ def test_only_runs_of_the_papers_protocol_are_compared_with_it() -> None:
     for departure in (
         {"hold_out": 0.1}, {"epochs": 1}, {"backbone": "resnet32"}, {"batch_size": 64}, {"rate": 0.1},
         {"momentum": 0.9}, {"memory": 123}, {"head": "incremental"}, {"scenario": "digits-5"}, {"method": "foreign"},
+        {"hyperparameters": {"lam": 1000.0}},
     ):  # fmt: skip
         assert cell(**departure) is None, departure
 

@@ -67,12 +67,12 @@ class Result:
 
     @property
     def mean(self) -> dict[str, float]:
-        return {name: metrics.mean_std(self._metric(name).tolist())[0] for name in METRICS}
+        return {name: metrics.mean_std(self._metric(name).tolist())[0] for name in metrics.NAMES}
 
     @property
     def std(self) -> dict[str, float]:
         """Sample standard deviation over seeds; NaN for a single one."""
-        return {name: metrics.mean_std(self._metric(name).tolist())[1] for name in METRICS}
+        return {name: metrics.mean_std(self._metric(name).tolist())[1] for name in metrics.NAMES}
 
     @property
     def learner(self) -> Learner:
@@ -103,9 +103,6 @@ class Result:
 
     def _metric(self, name: str) -> Matrix:
         return np.array([record.metrics[name] for record in self.records])
-
-
-METRICS = ("ACC", "BWT", "BWT_final", "forgetting")
 
 
 def run(

@@ -62,9 +62,12 @@ def class_accuracy(correct: npt.ArrayLike, total: npt.ArrayLike) -> Matrix:
     return final
 
 
+NAMES = ("ACC", "BWT", "BWT_final", "forgetting")
+
+
 def summary(R: Matrix) -> dict[str, float]:
     """All scalar metrics of one run, by the names used in tables and JSON."""
-    return {"ACC": acc(R), "BWT": bwt(R), "BWT_final": bwt_final(R), "forgetting": forgetting(R)}
+    return dict(zip(NAMES, (acc(R), bwt(R), bwt_final(R), forgetting(R)), strict=True))
 
 
 def mean_std(values: Sequence[float]) -> tuple[float, float]:

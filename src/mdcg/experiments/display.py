@@ -5,19 +5,16 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
 
-from rich.console import Console
-from rich.progress import BarColumn, TextColumn
-from rich.progress import Progress as Bar
+from rich.progress import BarColumn
 
 from mdcg.experiments.cost import work
 from mdcg.experiments.sweep import Job, Planned, Undone
 from mdcg.train.group import Group
+from mdcg.train.progress import Bars, text
 
 
-class SweepDisplay:
+class SweepDisplay(Bars):
     """One bar for the whole sweep, one line for the group that trains; where there is no terminal, a line per group."""
 
     def __init__(self, planned: Planned, quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
@@ -29,25 +26,9 @@ class SweepDisplay:
         self._guess = planned.seconds  # until something is measured
         self._clock, self._began = clock, clock()
         self._quiet = quiet
-        self._bar = Bar(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            TextColumn("{task.fields[note]}", markup=False),
-            console=Console(stderr=True),
-            disable=quiet or not sys.stderr.isatty(),
-            transient=True,
-        )
+        super().__init__(text("{task.description}"), BarColumn(), text("{task.fields[note]}"), quiet=quiet)
         self._whole = self._bar.add_task(self._title(), total=self._total, note=self._left())
         self._current = self._bar.add_task("", total=1, visible=False, note="")
-
-    def __enter__(self) -> Self:
-        self._bar.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.__exit__(kind, error, trace)
 
     def begin(self, title: str, group: Group, total: int, done: int) -> None:
         self._running = len(group.members)

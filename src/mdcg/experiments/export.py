@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from mdcg import metrics
 from mdcg.errors import MdcgError
 from mdcg.experiments.environment import Versions
 from mdcg.experiments.select import Row
@@ -17,7 +18,6 @@ from mdcg.experiments.store import Record
 from mdcg.extras import extra
 from mdcg.files import whole_file
 
-METRICS = ("ACC", "BWT", "BWT_final", "forgetting")
 SETTING = "set."  # what the name of a method's or head's setting begins with
 BIGGEST = 2**53  # integers up to here are exact in every column of numbers
 
@@ -29,7 +29,7 @@ def row_of(name: str, record: Record) -> dict[str, Any]:
     return {
         "name": name,
         **record.spec.settings(),
-        **{metric: described[metric] for metric in METRICS},
+        **{metric: described[metric] for metric in metrics.NAMES},
         "seconds": record.seconds,
         "members": record.members,
         **around.versions.model_dump(),
@@ -44,7 +44,7 @@ def _kinds() -> dict[str, type]:
     own = {name: _kind(field.annotation) for name, field in RunSpec.model_fields.items()}
     spec = {name: kind for name, kind in own.items() if kind is not dict}
     texts = dict.fromkeys([*Versions.model_fields, "device", "finished"], str)
-    numbers = dict.fromkeys([*METRICS, "seconds"], float)
+    numbers = dict.fromkeys([*metrics.NAMES, "seconds"], float)
     return {"name": str, **spec, **numbers, "members": int, **texts, "R": list}
 
 
@@ -68,7 +68,7 @@ def columns(rows: Sequence[Row]) -> list[str]:
     """Of all rows: first what every run has, with settings after the rest of the spec."""
     settings = sorted({name for row in rows for name in row if name.startswith(SETTING)})
     names = list(KINDS)
-    place = names.index(METRICS[0])
+    place = names.index(metrics.NAMES[0])
     return [*names[:place], *settings, *names[place:]]
 
 

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from mdcg.train.group import Group
@@ -23,21 +23,12 @@ class Display(Protocol):
     def epoch(self, task: int, epoch: int, loss: float) -> None: ...
 
 
-class Progress:
-    """Of one group: steps done and left, the last epoch's loss, the remaining time."""
+class Bars:
+    """Bars that are gone when the work is over."""
 
-    def __init__(self, quiet: bool) -> None:
-        self._bar = Bar(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}", markup=False),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            disable=quiet or not sys.stderr.isatty(),
-            transient=True,
-        )
-        self._task = self._bar.add_task("", visible=False, note="")
+    def __init__(self, *columns: ProgressColumn, quiet: bool) -> None:
+        hidden = quiet or not sys.stderr.isatty()
+        self._bar = Bar(*columns, console=Console(stderr=True), disable=hidden, transient=True)
 
     def __enter__(self) -> Self:
         self._bar.__enter__()
@@ -47,6 +38,20 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bar.__exit__(kind, error, trace)
+
+
+def text(what: str) -> TextColumn:
+    """A column of names that come from data: brackets in them are no markup."""
+    return TextColumn(what, markup=False)
+
+
+class Progress(Bars):
+    """Of one group: steps done and left, the last epoch's loss, the remaining time."""
+
+    def __init__(self, quiet: bool) -> None:
+        title, note = text("{task.description}"), text("{task.fields[note]}")
+        super().__init__(title, BarColumn(), MofNCompleteColumn(), note, TimeRemainingColumn(), quiet=quiet)
+        self._task = self._bar.add_task("", visible=False, note="")
 
     def begin(self, title: str, group: Group, total: int, done: int) -> None:
         self._bar.reset(self._task, description=title, total=total, completed=done, visible=True, note="")
