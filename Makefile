@@ -14,7 +14,7 @@ demo: $(READY)
 
 # One thread in each process: several threads would spin while they wait for a core.
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --maxprocesses 4
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 lint: $(DEV)
 	$(BIN)/ruff format --check .

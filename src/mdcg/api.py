@@ -191,7 +191,8 @@ def _warn(text: str) -> None:
 class Sweep:
     """All runs of a recipe with axes: plan them, run them, look at them.
 
-    >>> work = Sweep.read("recipes/quick.yaml", only={"method": ["naive"]})
+    >>> import tempfile
+    >>> work = Sweep.read("recipes/quick.yaml", only={"method": ["naive"]}, out=tempfile.mkdtemp())
     >>> len(work.plan().jobs)
     1
     """
