@@ -184,7 +184,7 @@ def hostile_tar(path: Path, member: tarfile.TarInfo) -> None:
 def test_hostile_tar_is_refused_whole(small_cifar: Small, kind: str, tmp_path: Path) -> None:
     name, made, _, root = small_cifar
     member = tarfile.TarInfo(
-        {"up": "cifar/../../evil", "absolute": "/tmp/evil-mdcg"}.get(kind, "cifar/data_batch_1.bin")
+        {"up": "cifar/../../escaped", "absolute": "/tmp/escaped-mdcg"}.get(kind, "cifar/data_batch_1.bin")
     )
     if kind.endswith("link"):
         member.type = tarfile.SYMTYPE if kind == "symlink" else tarfile.LNKTYPE
@@ -194,8 +194,8 @@ def test_hostile_tar_is_refused_whole(small_cifar: Small, kind: str, tmp_path: P
     hostile_tar(root / made.archive, member)
     with pytest.raises(MdcgError, match="leads outside" if kind in ("up", "absolute") else "link or device"):
         load(name, root / made.archive)
-    assert not list(tmp_path.parent.rglob("evil*"))
-    assert not Path("/tmp/evil-mdcg").exists()
+    assert not list(tmp_path.parent.rglob("escaped*"))
+    assert not Path("/tmp/escaped-mdcg").exists()
 
 
 def test_damaged_cache_is_made_anew_and_reported(small_cifar: Small) -> None:
@@ -359,7 +359,7 @@ def test_encrypted_zip(small_tiny: Path) -> None:
 def test_hostile_zip(small_tiny: Path, kind: str) -> None:
     archive = small_tiny / "tiny-imagenet-200.zip"
     with zipfile.ZipFile(archive, "w") as out:
-        entry = zipfile.ZipInfo("tiny/../../evil" if kind == "up" else "tiny/wnids.txt")
+        entry = zipfile.ZipInfo("tiny/../../escaped" if kind == "up" else "tiny/wnids.txt")
         if kind == "link":
             entry.external_attr = 0o120777 << 16
         out.writestr(entry, "/etc/passwd")
