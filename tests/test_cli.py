@@ -311,6 +311,11 @@ def test_bad_recipes(cli: Cli, tmp_path: Path, text: str, told: str) -> None:
     recipe = tmp_path / "bad.yaml"
     recipe.write_text(text)
     assert told in cli("run", "--recipe", recipe).sentence()
+    recipe.write_text("scenario: digits-5\nmethod: md\nmemory: 5\nset:\n  lam: -1\n")
+    assert f"{recipe}, line 3: a memory of 5 cannot hold" in cli("run", "--recipe", recipe).sentence()
+    assert f"{recipe}, line 5: method md: 'lam'" in cli("run", "--recipe", recipe, "--memory", 50).sentence()
+    assert "mdcg: unknown method 'mdd'" in cli("run", "--recipe", recipe, "--method", "mdd").sentence()
+    assert "mdcg: a memory of 6 cannot hold" in cli("run", "--recipe", recipe, "--memory", 6).sentence()
     recipe.write_bytes(b"\xff\xfe\x00binary")
     assert "is not a text file" in cli("run", "--recipe", recipe).sentence()
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -71,8 +72,7 @@ def asked_recipe(options: dict[str, Any], **methods: Any) -> Recipe:
     from mdcg.experiments.words import parse_settings
     from mdcg.experiments.written import read_written
 
-    written = read_written(options["recipe"]) if options["recipe"] else None
-    keys: dict[str, Any] = dict(written.content) if written else {}
+    keys: dict[str, Any] = read_written(options["recipe"]).content if options["recipe"] else {}
     if "axes" in keys:
         raise MdcgError(f"{options['recipe']} has axes; give it to 'mdcg sweep'.")
     said = {**options, **methods}
@@ -83,15 +83,28 @@ def asked_recipe(options: dict[str, Any], **methods: Any) -> Recipe:
     if options["settings"]:
         in_file = keys.get("set")
         keys["set"] = {**(in_file if isinstance(in_file, dict) else {}), **parse_settings(options["settings"])}
-    try:
+    with located(said):
         recipe = make_recipe(**keys)
         recipe.check_names()
-    except MdcgError as error:
-        place = tuple((error.about or "").split("."))
-        if written is None or place not in written.lines or error.about in given:
-            raise
-        raise written.wrong(place, str(error)) from error
     return recipe
+
+
+@contextlib.contextmanager
+def located(options: dict[str, Any]) -> Iterator[None]:
+    """Errors about what stands in the recipe file, and was not overruled on the command line, name its line too."""
+    from mdcg.experiments.written import read_written
+
+    try:
+        yield
+    except MdcgError as error:
+        key, *rest = (error.about or "").split(".")
+        overruled = options.get("settings" if key == "set" else key) is not None
+        if options["recipe"] is None or overruled:
+            raise
+        written = read_written(options["recipe"])
+        if (key, *rest) not in written.lines:
+            raise
+        raise written.wrong((key, *rest), str(error)) from error
 
 
 def print_json(content: dict[str, Any]) -> None:

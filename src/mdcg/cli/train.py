@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from mdcg.cli.app import app
-from mdcg.cli.options import asked_recipe, print_json, shares_options
+from mdcg.cli.options import asked_recipe, located, print_json, shares_options
 from mdcg.errors import MdcgError
 from mdcg.train.signals import Stopped
 
@@ -111,7 +111,8 @@ def run_asked(asked: Recipe, options: dict[str, Any]) -> dict[str, Result]:
 
     how = {"fresh": options["fresh"], "members": options["members"], "log": options["log"] or ()}
     again = "the same command without --fresh" if options["fresh"] else "the same command again"
-    return stopped_explained(lambda: run_recipe(asked, **how), again)
+    with located(options):
+        return stopped_explained(lambda: run_recipe(asked, **how), again)
 
 
 def stopped_explained(work: Callable[[], T], again: str = "the same command again") -> T:
