@@ -258,7 +258,7 @@ COMPILER = textwrap.dedent(
 )
 
 
-@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+@pytest.mark.parametrize("precision", [pytest.param("tf32", marks=pytest.mark.slow), "bf16"])
 def test_kernels_compile_without_a_gpu(precision: str, tmp_path: Path) -> None:
     """For real, not as the interpreter sees them; and they fit into what a smaller GPU shares, 99 KiB."""
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}

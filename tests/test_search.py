@@ -17,7 +17,7 @@ from mdcg.experiments.search import Found, grid_of
 from mdcg.methods import METHODS
 from tests.conftest import Cli
 
-WORDS = ["search", "--scenario", "digits-2", "--method", "md", "--memory", "40", "--epochs", "3"]
+WORDS = ["search", "--scenario", "digits-2", "--method", "md", "--memory", "40", "--epochs", "2"]
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def test_the_best_of_the_grid(cli: Cli) -> None:
     assert [point["lam"] for point in choice["grid"]] == grid
     scores = {}
     for lam in grid:
-        asked: dict[str, Any] = {"scenario": "digits-2", "method": "md", "memory": 40, "epochs": 3, "set": {"lam": lam}}
+        asked: dict[str, Any] = {"scenario": "digits-2", "method": "md", "memory": 40, "epochs": 2, "set": {"lam": lam}}
         scores[lam] = float(mdcg.run(**asked, hold_out=0.1, out="alone", members=1, quiet=True).ACC[0])
     assert {point["lam"]: point["ACC"] for point in choice["grid"]} == pytest.approx(scores)
     first, second = sorted(scores.values(), reverse=True)[:2]
@@ -41,7 +41,7 @@ def test_the_best_of_the_grid(cli: Cli) -> None:
     assert choice["margin"] == pytest.approx(first - second)
     written = yaml.safe_load(Path(answer["recipe"]).read_text())
     assert written == {
-        "scenario": "digits-2", "method": "md", "epochs": 3, "seeds": "0-4", "memory": 40, "set": choice["best"]
+        "scenario": "digits-2", "method": "md", "epochs": 2, "seeds": "0-4", "memory": 40, "set": choice["best"]
     }  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def poisoned(name: str, data: Path | None = None, image_size: int | None = None)
 
 def test_the_test_images_are_never_looked_at(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = json.loads(cli(*WORDS, "--json", "--out", "honest").out)
-    asked: dict[str, Any] = {"scenario": "digits-2", "method": "md", "memory": 40, "epochs": 3, "quiet": True}
+    asked: dict[str, Any] = {"scenario": "digits-2", "method": "md", "memory": 40, "epochs": 2, "quiet": True}
     with monkeypatch.context() as patch:
         patch.setattr("mdcg.api.load", poisoned)
         blind = json.loads(cli(*WORDS, "--json", "--out", "blind").out)

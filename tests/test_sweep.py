@@ -143,6 +143,7 @@ def test_our_recipes(path: Path) -> None:
 
 
 def test_company_changes_nothing(recipe: Path, tmp_path: Path) -> None:
+    recipe.write_text(RECIPE.replace("epochs: 3", "epochs: 1"))
     alone = mdcg.Sweep.read(recipe, out=tmp_path / "alone", members=1)
     together = mdcg.Sweep.read(recipe, out=tmp_path / "together")
     assert len(alone.plan().jobs) == 12
