@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DEV    := $(VENV)/.ready-dev
-INSTALL := $(BIN)/pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt --editable
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
 .PHONY: demo test lint clean
 
