@@ -22,7 +22,7 @@ from mdcg.experiments.display import SweepDisplay
 from mdcg.experiments.plan import tidy
 from mdcg.experiments.recipe import Recipe, make_recipe
 from mdcg.experiments.runner import run_specs
-from mdcg.experiments.store import MODEL, Record, Store
+from mdcg.experiments.store import MODEL, Record, Store, read_measurements
 from mdcg.experiments.sweep import Cell, Executor, Here, Planned, Site, Undone, plan_sweep
 from mdcg.experiments.written import read_written
 from mdcg.memory import Memory
@@ -93,6 +93,15 @@ class Result:
             learner.memory = Memory(record.spec.memory, kept).copy(self.dataset.train.images)
         return learner
 
+    def measured(self, probe: str) -> list[dict[str, Any]]:
+        """What a probe measured: a row per look, with the run's seed."""
+        store = Store(self.out)
+        return [
+            {"seed": record.spec.seed, **row}
+            for record in self.records
+            for row in read_measurements(store.folder(record.spec), probe).rows
+        ]
+
     def as_json(self) -> dict[str, Any]:
         def clean(values: dict[str, float]) -> dict[str, float | None]:
             return {name: None if np.isnan(value) else round(value, 6) for name, value in values.items()}
@@ -112,12 +121,13 @@ def run(
     fresh: bool = False,
     quiet: bool = False,
     log: Sequence[str | Tracker] = (),
+    probes: Sequence[str] = (),
     **recipe: Any,
 ) -> Result:
     """Train one method for each seed, or take up the runs that are already there.
 
     Keywords are those of `Recipe`: scenario, method, memory, epochs, backbone, set, … `log` names trackers, for
-    instance ["tensorboard"], or gives your own.
+    instance ["tensorboard"], or gives your own; `probes` names what to measure as it trains, see `Result.measured`.
 
     >>> import mdcg, tempfile
     >>> result = mdcg.run(scenario="digits-2", method="naive", epochs=1, seeds=range(2), out=tempfile.mkdtemp())
@@ -129,7 +139,7 @@ def run(
     asked = _recipe(seeds, recipe)
     if len(asked.memory) > 1 or any(isinstance(value, list) for value in asked.set.values()):
         raise MdcgError("mdcg.run takes one memory size and one value of each setting; for several see mdcg.compare.")
-    (result,) = run_recipe(asked, members=members, fresh=fresh, quiet=quiet, log=log).values()
+    (result,) = run_recipe(asked, members=members, fresh=fresh, quiet=quiet, log=log, probes=probes).values()
     return result
 
 
@@ -140,6 +150,7 @@ def compare(
     fresh: bool = False,
     quiet: bool = False,
     log: Sequence[str | Tracker] = (),
+    probes: Sequence[str] = (),
     **recipe: Any,
 ) -> dict[str, Result]:
     """The same for several methods=[…], memory sizes memory=[…] or settings set={"lam": […]}: a result for each.
@@ -149,7 +160,7 @@ def compare(
     >>> sorted(mdcg.compare(scenario="digits-2", **asked))
     ['naive', 'replay']
     """
-    return run_recipe(_recipe(seeds, recipe), fresh=fresh, quiet=quiet, members=members, log=log)
+    return run_recipe(_recipe(seeds, recipe), fresh=fresh, quiet=quiet, members=members, log=log, probes=probes)
 
 
 def _recipe(seeds: Iterable[int] | str | int, keys: dict[str, Any]) -> Recipe:
@@ -164,6 +175,7 @@ def run_recipe(
     quiet: bool = False,
     members: int | None = None,
     log: Sequence[str | Tracker] = (),
+    probes: Sequence[str] = (),
 ) -> dict[str, Result]:
     """All runs of a recipe, by method; where memories or settings were given as lists, by these too."""
     trackers = opened(log)
@@ -171,7 +183,7 @@ def run_recipe(
     recipe.check_names()
     dataset = load_for(recipe)
     specs = recipe.resolve(dataset)
-    how: dict[str, Any] = {"fresh": fresh, "quiet": quiet, "members": members, "trackers": trackers}
+    how: dict[str, Any] = {"fresh": fresh, "quiet": quiet, "members": members, "trackers": trackers, "probes": probes}
     records = run_specs(specs, dataset, machine, recipe.out, warn=_warn, **how)
     together: dict[str, list[Record]] = {}
     for record in records:
@@ -208,6 +220,7 @@ class Sweep:
         only: Mapping[str, Sequence[str]] | None = None,
         members: int | None = None,
         log: Sequence[str] = (),
+        probes: Sequence[str] = (),
         **given: Any,
     ) -> Sweep:
         """`given` (seeds, out, data, device, precision) overrules what the recipe says."""
@@ -215,7 +228,7 @@ class Sweep:
         found = combinations(read_written(path), given)
         base = found[0].recipe
         opened(log)  # or say what is missing, before anything trains
-        site = Site(base.out, base.data, base.device, members, tuple(log))
+        site = Site(base.out, base.data, base.device, members, tuple(log), probes=tuple(probes))
         return cls(choose(found, site, only or {}), site, base.title or path.stem)
 
     def plan(self, retry: bool = False, executor: Executor | None = None) -> Planned:

@@ -29,7 +29,7 @@ def show(
 
 @app.command(name="list")
 def list_(
-    what: Annotated[str, typer.Argument(help="methods, scenarios, datasets, backbones or heads")],
+    what: Annotated[str, typer.Argument(help="methods, scenarios, datasets, backbones, heads or probes")],
 ) -> None:
     """List what can be asked for by name."""
     if what not in LISTS:
@@ -81,10 +81,17 @@ def _list_backbones() -> list[tuple[str, str]]:
     return [(name, SUMMARIES.get(name, "registered by a user or package")) for name in backbone_names()]
 
 
+def _list_probes() -> list[tuple[str, str]]:
+    from mdcg.probes import PROBES
+
+    return [(name, PROBES[name].summary()) for name in PROBES.names()]
+
+
 LISTS = {
     "methods": _list_methods,
     "scenarios": _list_scenarios,
     "datasets": _list_datasets,
     "backbones": _list_backbones,
     "heads": _list_heads,
+    "probes": _list_probes,
 }

@@ -43,13 +43,14 @@ SHARED = {
     "precision": option(str | None, help="auto, fp32, tf32, bf16 or fp64.  [default: auto]"),
     "out": option(Path | None, help="Folder for runs.  [default: runs]"),
     "data": option(Path | None, help="Folder or archive of the dataset."),
-    "recipe": option(Path | None, help="YAML file with these settings, all but the last four."),
+    "recipe": option(Path | None, help="YAML file with these settings, all but the last five."),
     "log": option(list[str] | None, "--log", help="Also tell a tracker: tensorboard or mlflow. May be repeated."),
+    "probe": option(list[str] | None, "--probe", help="Measure as it trains, see 'mdcg list probes'. May be repeated."),
     "members": option(int | None, "--members", min=1, help="Most runs to train together."),
     "fresh": option(bool, "--fresh", help="Repeat runs that are already finished."),
     "as_json": option(bool, "--json", help="Print one JSON object and nothing else."),
 }
-NOT_IN_RECIPE = {"recipe", "settings", "fresh", "as_json", "members", "log"}
+NOT_IN_RECIPE = {"recipe", "settings", "fresh", "as_json", "members", "log", "probe"}
 
 
 def shares_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -93,7 +93,14 @@ def _trained(asked: Recipe, options: dict[str, Any]) -> tuple[Undone, list[Recor
     from mdcg.experiments.sweep import Cell, Site
 
     specs = asked.resolve(load_for(asked))
-    site = Site(asked.out, asked.data, asked.device, options["members"], tuple(options["log"] or ()))
+    site = Site(
+        asked.out,
+        asked.data,
+        asked.device,
+        options["members"],
+        tuple(options["log"] or ()),
+        probes=tuple(options["probe"] or ()),
+    )
     if options["fresh"]:
         for spec in specs:
             site.store.forget(spec)

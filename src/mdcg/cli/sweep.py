@@ -34,6 +34,7 @@ def sweep(
     precision: Annotated[str | None, typer.Option(help="auto, fp32, tf32, bf16 or fp64.  [default: auto]")] = None,
     members: Annotated[int | None, typer.Option(min=1, help="Most runs to train together.")] = None,
     log: Annotated[list[str] | None, typer.Option(help="Tell a tracker of the runs: tensorboard or mlflow.")] = None,
+    probe: Annotated[list[str] | None, typer.Option(help="Measure as they train, see 'mdcg list probes'.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Train everything that a recipe with axes means, and print the table. Given again, it goes on where it was."""
@@ -42,7 +43,9 @@ def sweep(
 
     asked = {"seeds": seeds, "out": out, "data": data, "device": device, "precision": precision}
     given = {key: value for key, value in asked.items() if value is not None}
-    work = Sweep.read(recipe, only=_wanted(only or []), members=members, log=tuple(log or ()), **given)
+    work = Sweep.read(
+        recipe, only=_wanted(only or []), members=members, log=tuple(log or ()), probes=tuple(probe or ()), **given
+    )
     executor = _executor(on)
     if plan:
         return _print_plan(work.plan(retry, executor), as_json)

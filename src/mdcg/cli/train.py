@@ -109,7 +109,12 @@ def _held_out(asked: Recipe) -> str:
 def run_asked(asked: Recipe, options: dict[str, Any]) -> dict[str, Result]:
     from mdcg.api import run_recipe
 
-    how = {"fresh": options["fresh"], "members": options["members"], "log": options["log"] or ()}
+    how = {
+        "fresh": options["fresh"],
+        "members": options["members"],
+        "log": options["log"] or (),
+        "probes": options["probe"] or (),
+    }
     again = "the same command without --fresh" if options["fresh"] else "the same command again"
     with located(options):
         return stopped_explained(lambda: run_recipe(asked, **how), again)

@@ -96,6 +96,6 @@ def tidy(store: Store, specs: Sequence[RunSpec], warn: Warn) -> None:
 
 
 def group_folder(store: Store, specs: Sequence[RunSpec]) -> Path:
-    """Where a group keeps its checkpoints."""
-    names = "\n".join(spec.name for spec in specs)
+    """Where a group keeps its checkpoints: with other probes it is another one, for what they missed is not there."""
+    names = "\n".join([*(spec.name for spec in specs), *(f"probe {probe}" for probe in sorted(store.probes))])
     return store.root / GROUPS / hashlib.blake2b(names.encode(), digest_size=8).hexdigest()

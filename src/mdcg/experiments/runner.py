@@ -15,9 +15,10 @@ from mdcg.experiments.failures import forget_failure
 from mdcg.experiments.plan import Warn, default_members, group_folder, plan, silent, split, tidy
 from mdcg.experiments.presets import augmented
 from mdcg.experiments.spec import RunSpec
-from mdcg.experiments.store import Record, Store
+from mdcg.experiments.store import Measurements, Record, Store
 from mdcg.experiments.troubles import Shortage, is_shortage, troubles_explained
 from mdcg.files import locked, remove_partial, write_whole
+from mdcg.probes import Probe, made
 from mdcg.trackers import Followed, Outcome, Run, Telling, Tracker, opened
 from mdcg.train import state as states
 from mdcg.train.capacity import members_that_fit, release_memory
@@ -42,13 +43,15 @@ def run_specs(
     quiet: bool = False,
     warn: Warn = silent,
     trackers: Sequence[str | Tracker] = (),
+    probes: Sequence[str] = (),
 ) -> list[Record]:
     """Finish every run that is not finished yet; their records, in the order asked for.
 
     Runs that can share a group train together, at most `members` at a time; `fresh` repeats finished ones;
-    `trackers` are told of them as they train.
+    `trackers` are told of them as they train, `probes` look at them.
     """
-    store, telling = Store(out), Telling(opened(trackers), warn)
+    store, telling = Store(out, probes), Telling(opened(trackers), warn)
+    probes_for(store, specs)
     source()  # now: the files may change while runs train
     done = 0 if fresh else sum(store.finished(spec) is not None for spec in specs)
     if done:
@@ -105,6 +108,11 @@ def train(
     return failures
 
 
+def probes_for(store: Store, specs: Sequence[RunSpec]) -> dict[str, Probe]:
+    """Those of the store, if they can look at these runs; or say why not."""
+    return made(store.probes, {spec.method: spec.built_method() for spec in specs})
+
+
 def _too_large(spec: RunSpec) -> str:
     whole = spec.built_method().gradient_per_task  # its steps bring all of it
     return f"the memory is too small for this; try a smaller --batch-size{' or --memory' if whole else ''}."
@@ -154,7 +162,8 @@ def _train_group(
         watcher = stack.enter_context(Followed(display, telling, runs, specs[0].epochs))
         try:
             with troubles_explained():
-                state = _train(group, compute, checkpoints, stop, watcher, _title(specs), warn)
+                probes = probes_for(store, specs)
+                state = _train(group, compute, checkpoints, stop, watcher, probes, _title(specs), warn)
         except Stopped as stopped:
             raise _stopped_by(stop, stopped) from None
         failures = state.failures(group)
@@ -163,7 +172,8 @@ def _train_group(
                 record = store.finished(spec)  # if it was stored before the group was interrupted
                 if record is None:
                     record = _record(spec, group, state, k, compute)
-                    store.write(record, Learner.of(group, state, k))
+                    measured = {name: _measurements(state, k, name) for name in store.probes}
+                    store.write(record, Learner.of(group, state, k), measured)
                 described = record.as_json()
                 watcher.end(k, Outcome({name: described[name] for name in record.metrics}, described["R"]))
         checkpoints.discard()
@@ -178,6 +188,7 @@ def _train(
     checkpoints: Checkpoints,
     stop: StopSignals,
     watcher: Followed,
+    probes: dict[str, Probe],
     title: str,
     warn: Warn,
 ) -> State:
@@ -189,10 +200,11 @@ def _train(
         warn(f"going on with {title} in task {state.task + 1}, epoch {state.epoch + 1}.")
     watcher.begin(title, group, total, done, state.task * group.training.epochs + state.epoch)
     if not state.forked:
-        Trainer(first, compute, checkpoints.save, stop.requested, watcher.of(parents)).train(state, tasks=1)
+        trainer = Trainer(first, compute, checkpoints.save, stop.requested, watcher.of(parents), probes)
+        trainer.train(state, tasks=1)
         state = fork(state, group, parents, compute)
     everyone = range(len(group.members))
-    return Trainer(group, compute, checkpoints.save, stop.requested, watcher.of(everyone)).train(state)
+    return Trainer(group, compute, checkpoints.save, stop.requested, watcher.of(everyone), probes).train(state)
 
 
 def _restored(checkpoints: Checkpoints, group: Group, first: Group, compute: Compute) -> State | None:
@@ -257,6 +269,15 @@ def _record(spec: RunSpec, group: Group, state: State, k: int, compute: Compute)
         members=len(group.members),
         environment=environment(compute, group.threads),
     )
+
+
+def _measurements(state: State, k: int, probe: str) -> Measurements:
+    rows = [
+        {key: value for key, value in row.items() if key != "probe"}
+        for row in state.measured[k]
+        if row["probe"] == probe
+    ]
+    return Measurements(rows=rows, seconds=state.measuring.get(probe, 0.0) / len(state.measured))
 
 
 def _tracked(spec: RunSpec, store: Store) -> Run:

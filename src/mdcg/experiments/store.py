@@ -4,6 +4,7 @@ runs/c10-5_md-cg_m500_s0_1f2e3d4c5b/
     recipe.yaml          repeats the run
     result.json          R, metrics, history, time, environment; its presence says that the run is finished
     model.safetensors    the trained member
+    measured/drift.json  what the probe `drift` measured while it trained, if it was asked to
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from mdcg.files import write_whole
 from mdcg.metrics import Matrix
 
 FORMAT = 2  # of result.json; a run's identity has its own, in spec.py
-RESULT, RECIPE, MODEL = "result.json", "recipe.yaml", "model.safetensors"
+RESULT, RECIPE, MODEL, MEASURED = "result.json", "recipe.yaml", "model.safetensors", "measured"
 
 
 class Record(BaseModel):
@@ -87,17 +88,29 @@ class NewerFormat(MdcgError):
     """A result that only a newer version can read: it must not pass for one that is damaged and may be made again."""
 
 
-class Store:
-    """A folder of runs."""
+class Measurements(BaseModel):
+    """What one probe measured of one run."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    rows: list[dict[str, Any]]  # one per look: task and epoch (from 1; 0 epochs: the task begins), step, quantities
+    seconds: float  # that it took, this run's share
+
+
+class Store:
+    """A folder of runs. A run is finished when its result is there, and what `probes` were to measure."""
+
+    def __init__(self, root: Path, probes: Sequence[str] = ()) -> None:
+        self.root, self.probes = root, tuple(probes)
 
     def folder(self, spec: RunSpec) -> Path:
         return self.root / spec.name
 
     def finished(self, spec: RunSpec) -> Record | None:
         """The record of a run that is done. One that is damaged counts as not done."""
+        record = self.result(spec)
+        return record if all(measured_file(self.folder(spec), probe).is_file() for probe in self.probes) else None
+
+    def result(self, spec: RunSpec) -> Record | None:
+        """The same, whatever was measured."""
         try:
             record = read_record(self.folder(spec))
         except NewerFormat:
@@ -106,9 +119,21 @@ class Store:
             return None
         return record if record.spec == spec else None
 
-    def write(self, record: Record, learner: Learner) -> None:
-        """The result comes last: a folder that has it is complete."""
+    def write(self, record: Record, learner: Learner, measured: Mapping[str, Measurements]) -> None:
+        """The result comes last: a folder that has it is complete.
+
+        A run that is repeated for the sake of its probes comes to the same result, which then stays as it is. If it
+        does not, on another machine for instance, all that was stored before gives way.
+        """
         folder = self.folder(record.spec)
+        before = self.result(record.spec)
+        same = before is not None and before.correct == record.correct
+        if before is not None and not same:
+            self.forget(record.spec)
+        for probe, found in measured.items():
+            write_whole(measured_file(folder, probe), found.model_dump_json().encode())
+        if same:
+            return
         write_whole(folder / RECIPE, yaml.safe_dump(record.spec.as_recipe(), sort_keys=False).encode())
         learner.save(folder / MODEL)
         content = record.model_dump() | {
@@ -121,6 +146,8 @@ class Store:
     def forget(self, spec: RunSpec) -> None:
         """Make a finished run count as not done; its files are overwritten when it is."""
         (self.folder(spec) / RESULT).unlink(missing_ok=True)
+        for file in (self.folder(spec) / MEASURED).glob("*.json"):
+            file.unlink(missing_ok=True)
 
     def records(self, unreadable: list[tuple[Path, str]] | None = None) -> Iterator[tuple[Path, Record]]:
         """Every finished run below the folder, also in folders of folders, with its own folder; in order of names.
@@ -178,6 +205,21 @@ def read_record(folder: Path) -> Record:
         raise MdcgError(f"cannot read {path}: {error.strerror}; check the path.") from error
     except (ValidationError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise MdcgError(f"{path} is damaged, or is no result of mdcg; repeat the run with --fresh.") from error
+
+
+def measured_file(folder: Path, probe: str) -> Path:
+    """Where a run has what a probe measured of it."""
+    return folder / MEASURED / f"{probe}.json"
+
+
+def read_measurements(folder: Path, probe: str) -> Measurements:
+    path = measured_file(folder, probe)
+    try:
+        return Measurements.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise MdcgError(f"cannot read {path}: {error.strerror}; repeat the run with --probe {probe}.") from error
+    except ValidationError as error:
+        raise MdcgError(f"{path} is damaged; remove it, and repeat the run with --probe {probe}.") from error
 
 
 def _structured_environment(content: dict[str, Any]) -> dict[str, Any]:

@@ -19,10 +19,11 @@ from mdcg.experiments.cost import cost_per_image, work
 from mdcg.experiments.environment import gpu_name, source
 from mdcg.experiments.failures import failure, note_failure
 from mdcg.experiments.plan import Warn, default_members, plan
-from mdcg.experiments.runner import group_of, train
+from mdcg.experiments.runner import group_of, probes_for, train
 from mdcg.experiments.spec import RunSpec
 from mdcg.experiments.store import Record, Store
 from mdcg.files import in_use
+from mdcg.probes import ProbeError
 from mdcg.scenario import parse
 from mdcg.trackers import Telling, opened
 from mdcg.train.precision import Compute, compute
@@ -40,10 +41,11 @@ class Site:
     log: tuple[str, ...] = ()  # trackers that are told
     remote: bool = False  # the device is that of other machines
     slots: int = 1  # groups that train at the same time
+    probes: tuple[str, ...] = ()  # that look at the runs
 
     @property
     def store(self) -> Store:
-        return Store(self.out)
+        return Store(self.out, self.probes)
 
     def dataset(self, spec: RunSpec) -> Dataset:
         return loaded(parse(spec.scenario)[0], self.data, spec.image_size)
@@ -116,6 +118,7 @@ def plan_sweep(cells: Sequence[Cell], site: Site, retry: bool, warn: Warn) -> Pl
     """What is to be trained, in which groups; changes nothing."""
     store = site.store
     specs = [spec for cell in cells for spec in cell.specs]
+    probes_for(store, specs)  # or say which cannot be had, before anything trains
     finished = [spec for spec in specs if store.finished(spec) is not None]
     names = {spec.name for spec in finished}
     reasons = {spec.name: failure(store, spec) for spec in specs if spec.name not in names}
@@ -153,7 +156,7 @@ def do(job: Job, site: Site, display: Display, warn: Warn) -> Undone:
         details = ""
         try:
             failures = train(together, store, dataset, machine, display, telling, False, site.members, warn)
-        except MachineError:
+        except (MachineError, ProbeError):
             raise
         except Busy as busy:  # since we looked
             undone |= Undone(left={spec.name: str(busy) for spec in together if store.finished(spec) is None})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from mdcg.errors import MdcgError
 from mdcg.methods.base import Value
@@ -24,6 +25,21 @@ def parse_seeds(text: str) -> list[int]:
             raise MdcgError(f"'{part.strip()}' is not a usable range of at most 10,000 seeds; write for instance 0-4.")
         seeds += range(first, last + 1)
     return seeds
+
+
+def spell_seeds(seeds: Iterable[int]) -> str:
+    """The reverse.
+
+    >>> spell_seeds([0, 1, 2, 7, 9, 8])
+    '0-2,7-9'
+    """
+    runs: list[list[int]] = []
+    for seed in sorted(set(seeds)):
+        if runs and seed == runs[-1][-1] + 1:
+            runs[-1].append(seed)
+        else:
+            runs.append([seed])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def parse_settings(texts: list[str]) -> dict[str, Value | list[Value]]:

@@ -39,6 +39,11 @@ class Model(nn.Module):
         logits: Tensor = self(images) if images.is_cuda else one_by_one(self, images)
         return logits
 
+    def features(self, images: Tensor) -> Tensor:
+        """What the head is given, (K, batch, features), in the same way."""
+        found: Tensor = self.backbone(images) if images.is_cuda else one_by_one(self.backbone, images)
+        return found
+
     def forward(self, images: Tensor) -> Tensor:
         features: Tensor = self.backbone(images)
         # Under autocast only the backbone computes in bf16: logits and gates stay in full precision.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -14,16 +14,20 @@ from mdcg.train.augment import Pixels
 from mdcg.train.group import Group
 from mdcg.train.precision import Compute
 
+Ask = Callable[[Tensor], Tensor]  # of a model in evaluation mode
 EVAL_BATCH = 256  # images of each member; fixed, so that rounding does not depend on the company
 
 
 @torch.no_grad()
 def answers(model: Model, images: Tensor, index: Tensor, pixels: Pixels, compute: Compute) -> Tensor:
     """The logits (K, n, outputs) of images (K, n)."""
-    missing = -index.shape[1] % EVAL_BATCH
-    whole = torch.cat([index, index[:, :1].expand(-1, missing)], 1)
-    parts = [logits for _, logits in _in_batches(model, images, whole.to(compute.device), pixels, compute)]
-    return torch.cat(parts, 1)[:, : index.shape[1]]
+    return _of_all(model, model.logits, images, index, pixels, compute)
+
+
+@torch.no_grad()
+def features(model: Model, images: Tensor, index: Tensor, pixels: Pixels, compute: Compute) -> Tensor:
+    """What the head is given (K, n, features) of images (K, n)."""
+    return _of_all(model, model.features, images, index, pixels, compute)
 
 
 @torch.no_grad()
@@ -42,23 +46,30 @@ def evaluate(model: Model, images: Tensor, group: Group, pixels: Pixels, compute
         real[k, : len(indices)] = 1
     all_index, all_labels, all_real = compute.put(index), compute.put(labels), compute.put(real)
     correct = torch.zeros(members, group.dataset.classes, dtype=torch.int64, device=compute.device)
-    for part, logits in _in_batches(model, images, all_index, pixels, compute):
+    for part, logits in _in_batches(model, model.logits, images, all_index, pixels, compute):
         predicted = logits[..., :seen].argmax(-1)  # nobody expects a class that was never seen
         hit = (predicted == all_labels[:, part]) * all_real[:, part]
         correct.scatter_add_(1, all_labels[:, part], hit)
     return correct.cpu().numpy()
 
 
+def _of_all(model: Model, ask: Ask, images: Tensor, index: Tensor, pixels: Pixels, compute: Compute) -> Tensor:
+    missing = -index.shape[1] % EVAL_BATCH
+    whole = torch.cat([index, index[:, :1].expand(-1, missing)], 1)
+    parts = [found for _, found in _in_batches(model, ask, images, whole.to(compute.device), pixels, compute)]
+    return torch.cat(parts, 1)[:, : index.shape[1]]
+
+
 def _in_batches(
-    model: Model, images: Tensor, index: Tensor, pixels: Pixels, compute: Compute
+    model: Model, ask: Ask, images: Tensor, index: Tensor, pixels: Pixels, compute: Compute
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Places and logits of one batch after the other; `index` (K, n) has whole batches."""
+    """Places and answers of one batch after the other; `index` (K, n) has whole batches."""
     was_training = model.training
     model.eval()
     for start in range(0, index.shape[1], EVAL_BATCH):
         part = slice(start, start + EVAL_BATCH)
         x = pixels.normalise(images[index[:, part]])
         with compute.autocast():
-            logits = model.logits(x)
-        yield part, logits
+            found = ask(x)
+        yield part, found
     model.train(was_training)

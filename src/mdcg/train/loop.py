@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -14,6 +14,7 @@ from torch import Tensor
 from mdcg import metrics
 from mdcg.methods import Method, Step, stack
 from mdcg.models.resnet import ResNet
+from mdcg.probes import Probe, Sight, look
 from mdcg.switches import switched_off
 from mdcg.train import state as states
 from mdcg.train.augment import Pixels
@@ -55,7 +56,7 @@ class Trainer:
     """Trains one group from a state to the end of a task, or until all its members have failed.
 
     `save` is called with the state after an epoch, unless that would take too much of the time, and when
-    `should_stop` turns true.
+    `should_stop` turns true. `probes`, by name, look at the state as it changes.
     """
 
     def __init__(
@@ -65,8 +66,9 @@ class Trainer:
         save: Callable[[dict[str, Tensor], Row], None] = lambda tensors, values: None,
         should_stop: Callable[[], bool] = lambda: False,
         watcher: Watcher | None = None,
+        probes: Mapping[str, Probe] | None = None,
     ) -> None:
-        self.group, self.compute = group, compute
+        self.group, self.compute, self.probes = group, compute, probes or {}
         self.save, self.should_stop, self.watcher = save, should_stop, watcher
         dataset, device = group.dataset, compute.device
         self.images = dataset.train.images.to(device)
@@ -94,8 +96,10 @@ class Trainer:
                 if not state.task_begun:
                     self.begin_task(state)
                     self._graph, self._plain_steps = None, 0
+                    self._look(state, 0)
                 state.model.train()
                 self._train_epoch(state)
+                self._look(state, state.epoch + 1)
                 self._finish_epoch(state)
                 if time.perf_counter() >= self._save_again:
                     self._save(state)
@@ -115,13 +119,50 @@ class Trainer:
                 raise Stopped(f"stopped in task {state.task + 1}, epoch {state.epoch + 1}")
             resting = state.step >= fewest  # some members, that is
             if self._graph is not None:
-                count = self._graph.run((most if resting else fewest) - state.step, resting)
+                end = min(most if resting else fewest, self._next_look(state.step, most))
+                count = self._graph.run(end - state.step, resting)
             else:
                 count = self._plain_step(state, draws, resting)
             state.step += count
             if self.watcher:
                 self.watcher.step(count)
+            if state.step < most and state.step == self._next_look(state.step - 1, most):
+                self.compute.wait()
+                before = time.perf_counter()
+                self._look(state, state.epoch, state.step)
+                started += time.perf_counter() - before
+        self.compute.wait()
         state.seconds += time.perf_counter() - started
+
+    def _next_look(self, step: int, most: int) -> int:
+        """The next step of the epoch after which some probe looks, or its last."""
+        steps = [(step // probe.every + 1) * probe.every for probe in self.probes.values() if probe.every]
+        return min([most, *steps])
+
+    def _look(self, state: State, epoch: int, step: int = 0) -> None:
+        """Let those probes look that want to, after so many epochs of the task and steps of the next."""
+        epochs = self.group.training.epochs
+        wanted = {
+            name: probe
+            for name, probe in self.probes.items()
+            if (not step or (probe.every and step % probe.every == 0)) and probe.wants(state.task, epoch, epochs)
+        }
+        if wanted:
+            sight = Sight(
+                group=self.group,
+                model=state.model,
+                start=state.start,
+                memories=state.memories,
+                kept=state.kept,
+                task=state.task,
+                epoch=epoch,
+                step=step,
+                train_pixels=self.images,
+                test_pixels=self.eval_images,
+                pixels=self.pixels,
+                compute=self.compute,
+            )
+            look(wanted, sight, state)
 
     def prepare(self, state: State, draws: EpochDraws) -> None:
         """Before a task's first step: let the backbone compile what it needs, all at once."""
@@ -212,6 +253,8 @@ class Trainer:
             asked = partial(answers, state.model, self.images, pixels=self.pixels, compute=self.compute)
             state.kept = keep(state.kept, state.memories, len(self.images), asked)
         states.begin_task(state, self.group)
+        if state.task > 0 and any(probe.needs_start for probe in self.probes.values()):
+            state.start = states.fixed(state.model)
 
     def _finish_epoch(self, state: State) -> None:
         """Close the epoch's books; after a task's last epoch, evaluate and fill the memory."""

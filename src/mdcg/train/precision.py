@@ -57,6 +57,11 @@ class Compute:
             torch.backends.cudnn.allow_tf32 = cudnn
             torch.set_num_threads(before)
 
+    def wait(self) -> None:
+        """Until the device has done all it was given: what is timed next is then its own."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
     def put(self, array: npt.NDArray[Any]) -> Tensor:
         """A host array on the device."""
         return torch.from_numpy(array).to(self.device)

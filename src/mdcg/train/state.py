@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,10 @@ class State:
     loss_sum: Tensor  # (K,) over the steps of the current epoch
     hits: Tensor  # (K,) correct among the current images of the epoch
     history: list[list[Row]]  # per member, one row per epoch
+    measured: list[list[Row]]  # per member, one row per look of a probe
+    measuring: dict[str, float] = field(default_factory=dict)  # seconds of each probe, of the whole group
     teacher: Model | None = None
+    start: Model | None = None  # the model as it was when the task began, for probes that need it
     kept: KeptLogits | None = None
     task: int = 0
     epoch: int = 0
@@ -76,6 +79,7 @@ def fresh(group: Group, compute: Compute) -> State:
         loss_sum=torch.zeros(len(members), device=compute.device, dtype=compute.dtype),
         hits=torch.zeros(len(members), device=compute.device, dtype=torch.int64),
         history=[[] for _ in members],
+        measured=[[] for _ in members],
     )
 
 
@@ -101,12 +105,17 @@ def begin_task(state: State, group: Group) -> None:
     state.model.grow(group.sizes[state.task])
     state.optimizer.follow(state.model.named_parameters())
     if group.method.uses_teacher and state.task > 0:
-        state.teacher = copy.deepcopy(state.model).requires_grad_(False).eval()
+        state.teacher = fixed(state.model)
+
+
+def fixed(model: Model) -> Model:
+    """As it is now, for good."""
+    return copy.deepcopy(model).requires_grad_(False).eval()
 
 
 def end_task(state: State, group: Group) -> None:
     """Keep a random subset of the task's images in memory."""
-    state.teacher = None
+    state.teacher = state.start = None
     if not group.method.fills_memory_first():
         fill_memories(state, group, state.task)
 
@@ -128,9 +137,9 @@ def dump(state: State) -> tuple[dict[str, Tensor], Row]:
     }
     tensors |= {f"model.{name}": value for name, value in state.model.state_dict().items()}
     tensors |= {f"velocity.{name}": value for name, value in state.optimizer.velocity.items()}
-    if state.teacher is not None:
-        held = state.teacher.state_dict()
-        tensors |= {f"teacher.{name}": value for name, value in held.items()}
+    for name, model in (("teacher", state.teacher), ("start", state.start)):
+        if model is not None:
+            tensors |= {f"{name}.{key}": value for key, value in model.state_dict().items()}
     if state.kept is not None:
         tensors |= {"kept.index": state.kept.index, "kept.logits": state.kept.logits}
     for k, memory in enumerate(state.memories):
@@ -145,6 +154,9 @@ def dump(state: State) -> tuple[dict[str, Tensor], Row]:
         "has_teacher": state.teacher is not None,
         "memories": [[(c, len(kept)) for c, kept in memory.kept.items()] for memory in state.memories],
         "history": state.history,
+        "has_start": state.start is not None,
+        "measured": state.measured,
+        "measuring": state.measuring,
     }
     return tensors, values
 
@@ -156,7 +168,7 @@ def select(tensors: dict[str, Tensor], values: Row, members: Sequence[int]) -> t
         name: tensor[chosen.to(tensor.device)] for name, tensor in tensors.items() if not name.startswith("memory.")
     }
     picked |= {f"memory.{k}": tensors[f"memory.{member}"] for k, member in enumerate(members)}
-    lists = {name: [list(values[name][member]) for member in members] for name in ("memories", "history")}
+    lists = {name: [list(values[name][member]) for member in members] for name in ("memories", "history", "measured")}
     return picked, {**values, **lists}
 
 
@@ -166,8 +178,11 @@ def revive(tensors: dict[str, Tensor], values: Row, group: Group, compute: Compu
     for size in values["sizes"]:
         state.model.grow(size)
     if values["has_teacher"]:
-        state.teacher = copy.deepcopy(state.model).requires_grad_(False).eval()
+        state.teacher = fixed(state.model)
         state.teacher.load_state_dict(below("teacher.", tensors))
+    if values["has_start"]:
+        state.start = fixed(state.model)
+        state.start.load_state_dict(below("start.", tensors))
     state.model.load_state_dict(below("model.", tensors))
     state.optimizer.velocity = {name: value.to(compute.device) for name, value in below("velocity.", tensors).items()}
     if values["sizes"]:
@@ -181,7 +196,7 @@ def revive(tensors: dict[str, Tensor], values: Row, group: Group, compute: Compu
     state.correct = tensors["correct"].numpy().copy()
     state.loss_sum = tensors["loss_sum"].to(compute.device)
     state.hits = tensors["hits"].to(compute.device)
-    state.history = values["history"]
+    state.history, state.measured, state.measuring = (values[name] for name in ("history", "measured", "measuring"))
     state.task, state.epoch, state.step = values["task"], values["epoch"], values["step"]
     state.seconds, state.forked = values["seconds"], values["forked"]
     return state

@@ -1,0 +1,80 @@
+"""The command that draws figures."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from mdcg.cli.app import app
+from mdcg.cli.train import stopped_explained
+from mdcg.errors import MdcgError
+
+
+@app.command()
+def figure(
+    names: Annotated[list[str] | None, typer.Argument(help="Figures, see --list; 'all' for all of them.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Say which figures there are.")] = False,
+    scenario: Annotated[str, typer.Option(help="DATASET-TASKS, for instance digits-5.")] = "c10-5",
+    memory: Annotated[str | None, typer.Option(help="Memory size, or several.  [default: as in the paper]")] = None,
+    methods: Annotated[str | None, typer.Option(help="Methods, where a figure compares any.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds, for instance 0-4.  [default: each figure's own]")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="A setting of method or head, key=value.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs per task.")] = None,
+    backbone: Annotated[str | None, typer.Option(help="Backbone, in place of the protocol's.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.  [default: auto]")] = None,
+    precision: Annotated[str | None, typer.Option(help="auto, fp32, tf32, bf16 or fp64.  [default: auto]")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder or archive of the dataset.")] = None,
+    runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
+    out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("figures"),
+    members: Annotated[int | None, typer.Option(min=1, help="Most runs to train together.")] = None,
+) -> None:
+    """Draw a figure of the paper, or of your own runs: train what is missing, measure, write SVG, PNG and CSV."""
+    from mdcg.figures import FIGURES
+
+    if list_:
+        return _list()
+    if not names:
+        raise MdcgError("no figure was named; 'mdcg figure --list' says which there are.")
+    from mdcg.experiments.recipe import make_recipe
+    from mdcg.experiments.words import parse_settings
+    from mdcg.figures.make import make
+
+    chosen = FIGURES.names() if names == ["all"] else names
+    asked = make_recipe(
+        scenario=scenario,
+        memory=memory,
+        methods=methods,
+        seeds=seeds,
+        set=parse_settings(settings) if settings else None,
+        epochs=epochs,
+        backbone=backbone,
+        device=device,
+        precision=precision,
+        data=data,
+        out=runs,
+    )
+    made, share = stopped_explained(lambda: make(chosen, asked, out, seeds is not None, members, _warn))
+    for one in made:
+        print(f"{one.name}: {one.caption}")
+        print("\n".join(f"  {file}" for file in one.files))
+    if share is not None:
+        print(share)
+    return None
+
+
+def _list() -> None:
+    from mdcg.figures import FIGURES
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for name in FIGURES.names():
+        table.add_row(name, FIGURES[name].summary())
+    Console().print(table)
+
+
+def _warn(text: str) -> None:
+    print(f"mdcg: {text}", file=sys.stderr)

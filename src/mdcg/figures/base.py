@@ -1,0 +1,122 @@
+"""What a figure is: runs that it needs, numbers taken from them, and a drawing of nothing but these numbers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mdcg import paper
+from mdcg.errors import MdcgError
+from mdcg.experiments.recipe import Recipe
+from mdcg.experiments.spec import RunSpec
+from mdcg.experiments.store import Record, measured_file, read_measurements
+from mdcg.registry import Registry
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
+Row = dict[str, Any]  # of the CSV file: words and numbers
+MEMORIES = {"digits-5": [50, 100, 200]}  # where the paper has none
+USUAL = {"digits-5": 100}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run, and what was measured of it."""
+
+    folder: Path
+    record: Record
+
+    @property
+    def spec(self) -> RunSpec:
+        return self.record.spec
+
+    def has(self, probe: str) -> bool:
+        return measured_file(self.folder, probe).is_file()
+
+    def measured(self, probe: str) -> list[Row]:
+        """One row per look: task (from 1), epoch (0: the task begins), step, and what the probe measures."""
+        return read_measurements(self.folder, probe).rows
+
+    def named(self) -> Row:
+        """What tells its rows from those of other runs."""
+        return {"method": self.spec.method, "memory": self.spec.memory, "seed": self.spec.seed}
+
+
+class Figure(ABC):
+    """Its docstring says in one line what it shows."""
+
+    @abstractmethod
+    def draw(self, rows: Sequence[Row]) -> Drawing:
+        """From these numbers and nothing else."""
+
+    @abstractmethod
+    def caption(self, rows: Sequence[Row]) -> str:
+        """What is seen, in whole sentences; which runs it comes from is added."""
+
+    @classmethod
+    def summary(cls) -> str:
+        return (cls.__doc__ or "").strip().splitlines()[0]
+
+
+class OfRuns(Figure):
+    """A figure of runs: those that are missing are trained."""
+
+    probes: ClassVar[tuple[str, ...]] = ()  # that must have looked at every run
+    seeds: ClassVar[str] = "0-4"  # unless others are asked for
+
+    @abstractmethod
+    def wanted(self, asked: Recipe) -> list[Recipe]:
+        """The runs that it needs. `asked` names the scenario, seeds and how to train; memory sizes and methods where
+        the person who asks has chosen any."""
+
+    @abstractmethod
+    def numbers(self, runs: Sequence[Run]) -> list[Row]:
+        """One row for each number that is drawn, or that goes into a mean that is drawn."""
+
+    def pick(self, runs: Sequence[Run]) -> list[Run]:
+        """Of runs of one scenario and protocol, those that it can show together; none, if there is nothing to see."""
+        return [run for run in runs if all(run.has(probe) for probe in self.probes)]
+
+
+class OfModels(Figure):
+    """A figure of models alone: nothing is trained."""
+
+    @abstractmethod
+    def measure(self, asked: Recipe) -> list[Row]:
+        """The numbers."""
+
+    @abstractmethod
+    def source(self, rows: Sequence[Row]) -> str:
+        """What the numbers were measured on."""
+
+
+FIGURES: Registry[type[Figure]] = Registry("figure", "mdcg.figures")
+
+
+def memories(asked: Recipe) -> list[int]:
+    """Those asked for, or all that the paper has for the scenario."""
+    known = {cell.memory for cell in paper.cells() if cell.scenario == asked.scenario and cell.memory}
+    return asked.memory or MEMORIES.get(asked.scenario) or sorted(known) or _say(asked)
+
+
+def memory(asked: Recipe) -> list[int]:
+    """Those asked for, or one: 500 where the paper has that."""
+    if asked.memory:
+        return asked.memory
+    sizes = memories(asked)
+    usual = USUAL.get(asked.scenario, 500)
+    return [usual if usual in sizes else sizes[0]]
+
+
+def _say(asked: Recipe) -> list[int]:
+    raise MdcgError(f"nothing says how large the memory should be for {asked.scenario}; give --memory.", about="memory")
+
+
+def of(asked: Recipe, methods: Sequence[str], memory: list[int], **settings: Any) -> Recipe:
+    """The recipe of these methods and memory sizes, trained as asked."""
+    chosen = {**settings, **asked.set}
+    return asked.model_copy(update={"method": None, "methods": list(methods), "memory": memory, "set": chosen})

@@ -1,0 +1,71 @@
+"""Fig. "future": how far predictions for past test images move while a task is learned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+from matplotlib.figure import Figure as Drawing
+
+from mdcg.experiments.recipe import Recipe
+from mdcg.figures import style
+from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, of
+
+METHODS = ("der", "replay", "ld", "md-cg")
+
+
+@FIGURES.register("drift")
+class Drift(OfRuns):
+    """KL between the predictions for past test images when a task begins and during its training."""
+
+    probes: ClassVar[tuple[str, ...]] = ("drift",)
+
+    def wanted(self, asked: Recipe) -> list[Recipe]:
+        return [of(asked, asked.methods or METHODS, memory(asked))]
+
+    def numbers(self, runs: Sequence[Run]) -> list[Row]:
+        return [
+            {
+                **run.named(),
+                "task": row["task"],
+                "epoch": row["epoch"],
+                "epochs": run.spec.epochs,
+                "tasks": len(run.record.sizes),
+                "past_task": past,
+                "kl": kl,
+            }
+            for run in runs
+            for row in run.measured("drift")
+            for past, kl in enumerate(row["kl"], start=1)
+        ]
+
+    def draw(self, rows: Sequence[Row]) -> Drawing:
+        epochs, tasks = rows[0]["epochs"], rows[0]["tasks"]
+        drawing, (ax,) = style.panels(height=3)
+        for method in dict.fromkeys(row["method"] for row in rows):
+            own = [row for row in rows if row["method"] == method]
+            seeds = sorted({row["seed"] for row in own})
+            for task in range(2, tasks + 1):  # a line for each: when a task begins, the comparison begins anew
+                values = np.array([[_mean(own, seed, task, epoch) for epoch in range(epochs + 1)] for seed in seeds])
+                x = [(task - 1) * epochs + epoch for epoch in range(epochs + 1)]
+                style.band(ax, x, values, method, style.look_of(method))
+        style.training_axis(ax, tasks, epochs, first=2)
+        ax.set_ylabel("KL(now ‖ task's beginning) (nats)")
+        ax.set_ylim(bottom=0)
+        style.legend(drawing, [ax])
+        return drawing
+
+    def caption(self, rows: Sequence[Row]) -> str:
+        return (
+            "KL divergence of the predictions for all past tasks' test images, over the classes seen so far, from "
+            "those of the same model when the current task began: mean over past tasks and seeds, and one standard "
+            "deviation over seeds on either side."
+        )
+
+
+def _mean(rows: Sequence[Row], seed: int, task: int, epoch: int) -> float:
+    """Over past tasks."""
+    return float(
+        np.mean([row["kl"] for row in rows if (row["seed"], row["task"], row["epoch"]) == (seed, task, epoch)])
+    )

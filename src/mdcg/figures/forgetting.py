@@ -1,0 +1,61 @@
+"""How the accuracy on each task fares as later ones are learned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure as Drawing
+
+from mdcg.experiments.recipe import Recipe
+from mdcg.figures import style
+from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, of
+
+METHODS = ("naive", "replay", "er-ace", "md-cg")
+
+
+@FIGURES.register("forgetting")
+class Forgetting(OfRuns):
+    """Accuracy on each task as later ones are learned, per method."""
+
+    def wanted(self, asked: Recipe) -> list[Recipe]:
+        return [of(asked, asked.methods or METHODS, memory(asked))]
+
+    def numbers(self, runs: Sequence[Run]) -> list[Row]:
+        return [
+            {**run.named(), "task": j + 1, "learned": i + 1, "accuracy": round(float(run.record.R[i, j]), 4)}
+            for run in runs
+            for i in range(len(run.record.sizes))
+            for j in range(i + 1)
+        ]
+
+    def draw(self, rows: Sequence[Row]) -> Drawing:
+        methods = list(dict.fromkeys(row["method"] for row in rows))
+        tasks = max(row["task"] for row in rows)
+        columns = 2 if len(methods) in (2, 4) else min(3, len(methods))
+        drawing, axes = style.panels(-(-len(methods) // columns), columns, sharey=True)
+        names = [f"task {task}" for task in range(1, tasks + 1)]
+        for ax, method in zip(axes, methods, strict=False):
+            for task, name in enumerate(names, start=1):
+                own = [row for row in rows if row["method"] == method and row["task"] == task]
+                after = sorted({row["learned"] for row in own})
+                seeds = sorted({row["seed"] for row in own})
+                values = {(row["seed"], row["learned"]): row["accuracy"] for row in own}
+                matrix = np.array([[values[seed, learned] for learned in after] for seed in seeds])
+                style.band(ax, after, matrix, name, style.look_of(name, names), every=1)
+            ax.set_title(method)
+            ax.set_xticks(range(1, tasks + 1))
+            ax.set_ylim(-5, 105)
+            ax.set_xlabel("tasks learned")
+        for ax in axes[len(methods) :]:
+            ax.set_visible(False)
+        for ax in axes[::columns]:
+            ax.set_ylabel("accuracy (%)")
+        style.legend(drawing, axes, columns=5)
+        return drawing
+
+    def caption(self, rows: Sequence[Row]) -> str:
+        return (
+            "Accuracy on the test images of each task after each task learned: mean over seeds, and one standard "
+            "deviation on either side."
+        )

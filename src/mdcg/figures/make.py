@@ -1,0 +1,151 @@
+"""From a figure's name to its files: train what is missing, measure, draw."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mdcg.api import Sweep, load_for
+from mdcg.errors import MdcgError
+from mdcg.experiments.plan import Warn
+from mdcg.experiments.recipe import Recipe
+from mdcg.experiments.spec import RunSpec
+from mdcg.experiments.store import Store, read_measurements
+from mdcg.experiments.sweep import Cell, Site
+from mdcg.experiments.words import parse_seeds
+from mdcg.figures import source, style
+from mdcg.figures.base import FIGURES, Figure, OfModels, OfRuns, Row, Run
+from mdcg.files import write_whole
+
+
+@dataclass(frozen=True)
+class Made:
+    """A figure on disk."""
+
+    name: str
+    files: list[Path]  # the drawing twice, and its numbers
+    caption: str
+
+
+@dataclass(frozen=True)
+class Share:
+    """Seconds of the runs behind some figures."""
+
+    training: float
+    probes: Mapping[str, float]
+
+    def __str__(self) -> str:
+        total = sum(self.probes.values())
+        each = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.probes.items())
+        share = total / (total + self.training)
+        return f"probes took {total:.1f} s beside {self.training:.1f} s of training, {share:.0%} of all ({each})"
+
+
+def make(
+    names: Sequence[str], asked: Recipe, out: Path, seeds_given: bool, members: int | None, warn: Warn
+) -> tuple[list[Made], Share | None]:
+    """Draw these figures; `asked` says of which scenario and how to train, its folder is that of the runs.
+
+    Runs that several figures need are trained once, with the probes of all of them.
+    """
+    figures: dict[str, Figure] = {name: FIGURES[name]() for name in dict.fromkeys(names)}
+    specs = {name: _specs(figure, asked, seeds_given) for name, figure in figures.items() if isinstance(figure, OfRuns)}
+    probes: dict[str, set[str]] = {}
+    for name, own in specs.items():
+        for spec in own:
+            probes.setdefault(spec.name, set()).update(_probes(figures[name]))
+    by_name = {spec.name: spec for own in specs.values() for spec in own}
+    _train(by_name, probes, asked, members, warn)
+    made = []
+    for name, figure in figures.items():
+        rows, where = _numbers(name, figure, specs.get(name, []), asked)
+        made.append(_write(name, figure, rows, where, out, asked.scenario))
+    return made, _share(by_name, probes, Store(asked.out))
+
+
+def _probes(figure: Figure) -> tuple[str, ...]:
+    return figure.probes if isinstance(figure, OfRuns) else ()
+
+
+def _specs(figure: OfRuns, asked: Recipe, seeds_given: bool) -> list[RunSpec]:
+    if not seeds_given:
+        asked = asked.model_copy(update={"seeds": parse_seeds(figure.seeds)})
+    wanted = figure.wanted(asked)
+    for recipe in wanted:
+        recipe.check_names()
+    dataset = load_for(asked)
+    return list({spec.name: spec for recipe in wanted for spec in recipe.resolve(dataset)}.values())
+
+
+def _train(
+    specs: Mapping[str, RunSpec], probes: Mapping[str, set[str]], asked: Recipe, members: int | None, warn: Warn
+) -> None:
+    """As sweeps, one for each set of probes."""
+    together: dict[tuple[str, ...], list[RunSpec]] = {}
+    for name, spec in specs.items():
+        together.setdefault(tuple(sorted(probes[name])), []).append(spec)
+    for watching, own in together.items():
+        site = Site(asked.out, asked.data, asked.device, members, probes=watching)
+        undone = Sweep([Cell({}, own)], site, asked.scenario).run()
+        for reason in dict.fromkeys([*undone.failed.values(), *undone.left.values()]):
+            warn(f"left out of the figure: {reason}")
+
+
+def _numbers(name: str, figure: Figure, specs: Sequence[RunSpec], asked: Recipe) -> tuple[list[Row], str]:
+    """What is drawn, and where it comes from."""
+    if isinstance(figure, OfModels):
+        rows = figure.measure(asked)
+        return rows, figure.source(rows)
+    assert isinstance(figure, OfRuns)
+    store = Store(asked.out, figure.probes)
+    found = [(store.folder(spec), store.finished(spec)) for spec in specs]
+    runs = [Run(folder, record) for folder, record in found if record is not None]
+    if not runs:
+        raise MdcgError(f"no run that the figure {name} needs could be trained, so there is nothing to draw.")
+    return figure.numbers(runs), source.of_runs(runs)
+
+
+def _write(name: str, figure: Figure, rows: Sequence[Row], where: str, out: Path, scenario: str) -> Made:
+    stem = f"{name}-{scenario.replace('/', '-').replace(':', '-')}"
+    caption = f"{figure.caption(rows)} {where}"
+    drawn = drawing(figure, rows, caption)
+    contents = {"svg": drawn["svg"], "png": drawn["png"], "csv": table(rows).encode()}
+    for kind, content in contents.items():
+        write_whole(out / f"{stem}.{kind}", content)
+    return Made(name, [out / f"{stem}.{kind}" for kind in contents], caption)
+
+
+def drawing(
+    figure: Figure, rows: Sequence[Row], caption: str, kinds: Sequence[str] = ("svg", "png")
+) -> dict[str, bytes]:
+    """The drawing with its caption, as the content of a file of each kind."""
+    with style.styled():
+        drawn = figure.draw(rows)
+        style.finish(drawn, caption)
+        return {kind: style.content(drawn, kind) for kind in kinds}
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The numbers as CSV; what a row does not have is empty."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    file = io.StringIO()
+    writer = csv.DictWriter(file, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()
+
+
+def _share(specs: Mapping[str, RunSpec], probes: Mapping[str, set[str]], store: Store) -> Share | None:
+    """Of the runs that probes looked at."""
+    training, measuring = 0.0, dict.fromkeys(sorted({probe for own in probes.values() for probe in own}), 0.0)
+    for name, spec in specs.items():
+        record = store.finished(spec)
+        if not probes[name] or record is None:
+            continue
+        training += record.seconds
+        for probe in probes[name]:
+            measuring[probe] += read_measurements(store.folder(spec), probe).seconds
+    return Share(training, measuring) if training else None

@@ -1,0 +1,66 @@
+"""Where a figure's numbers come from, in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from mdcg.experiments.words import spell_seeds
+from mdcg.figures.base import Run
+from mdcg.methods import METHODS
+
+
+def of_runs(runs: Sequence[Run]) -> str:
+    """How many runs, of which methods and settings, with which seeds, trained how."""
+    specs = [run.spec for run in runs]
+    seeds = sorted({spec.seed for spec in specs})
+    per_setting = Counter(spec.model_copy(update={"seed": 0}).digest() for spec in specs)
+    n = sorted(set(per_setting.values()))
+    each = f"n = {n[0]}" if len(n) == 1 else f"n = {n[0]} to {n[-1]}"
+    around = [run.record.environment for run in runs]
+    machines = _listed(f"{one.precision} on {one.device}" for one in around if one.precision and one.device)
+    epochs, batch = _listed(spec.epochs for spec in specs), _listed(spec.batch_size for spec in specs)
+    parts = [
+        f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} on {_listed(spec.scenario for spec in specs)}: "
+        + "; ".join(_method(name, runs) for name in sorted({spec.method for spec in specs})),
+        f"memory {_listed(spec.memory for spec in specs if spec.memory)}" if any(spec.memory for spec in specs) else "",
+        f"{'seed' if len(seeds) == 1 else 'seeds'} {spell_seeds(seeds)} ({each} per setting)",
+        f"{_listed(spec.backbone for spec in specs)}, {epochs} epochs per task, batches of {batch}, "
+        f"learning rate {_listed(spec.rate for spec in specs)}, momentum {_listed(spec.momentum for spec in specs)}",
+        machines,
+    ]
+    held_out = {spec.hold_out for spec in specs} - {0.0}
+    if held_out:
+        parts.append(f"evaluated on {_listed(held_out)} of the training images, held out")
+    return "; ".join(part for part in parts if part) + "."
+
+
+def _method(name: str, runs: Sequence[Run]) -> str:
+    """A method with its weights, other settings where they are not the usual ones, and its head likewise."""
+    specs = [run.spec for run in runs if run.spec.method == name]
+    heads = _listed(spec.head for spec in specs)
+    usual = {key: field.default for key, field in METHODS[name].model_fields.items()}
+    said = []
+    for key in dict.fromkeys(key for spec in specs for key in (*spec.hyperparameters, *spec.head_settings)):
+        values = [{**spec.hyperparameters, **spec.head_settings}.get(key) for spec in specs]
+        if set(values) != {usual.get(key)} or isinstance(usual.get(key), float):
+            said.append(f"{key} {_listed(values)}")
+    if heads != METHODS[name].head:
+        said.insert(0, f"head {heads}")
+    return f"{name} ({', '.join(said)})" if said else name
+
+
+def _listed(values: Iterable[object]) -> str:
+    """Each once; of many numbers the ends.
+
+    >>> _listed([0.5, 0.25, 0.5]), _listed(range(1, 9))
+    ('0.25, 0.5', '1 to 8 (8 values)')
+    """
+    distinct = list(dict.fromkeys(values))
+    numbers = [value for value in distinct if isinstance(value, int | float) and not isinstance(value, bool)]
+    if len(numbers) == len(distinct):
+        ordered = sorted(numbers)
+        if len(ordered) > 4:
+            return f"{ordered[0]:g} to {ordered[-1]:g} ({len(ordered)} values)"
+        return ", ".join(f"{value:,}" if isinstance(value, int) else f"{value:g}" for value in ordered)
+    return ", ".join(map(str, distinct))

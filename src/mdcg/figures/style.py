@@ -1,0 +1,186 @@
+"""One look for all figures: readable in print, in grey and by people who see colours differently.
+
+Lines differ in colour, in dashes and in markers at once; maps use `cividis`, whose lightness grows evenly, and carry
+their numbers. Legends stand outside the axes, so that they never lie over the data.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from io import BytesIO
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from mdcg.metrics import Matrix
+
+WIDTH = 6.6  # inches: the text width of a page
+DPI = 200
+MAP = "cividis"
+GREY = "0.45"
+MANY = 12  # tasks, whose names would no longer stand side by side
+RC: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelsize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "0.9",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "legend.handlelength": 2.8,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "svg.hashsalt": "mdcg",  # equal drawings are equal files
+    "axes.unicode_minus": True,
+}
+#: Colours that most people can tell apart (Okabe and Ito), the dark ones first, each with its own dashes and marker.
+LOOKS: list[dict[str, Any]] = [
+    {"color": "#0072B2", "linestyle": "-", "marker": "o"},
+    {"color": "#D55E00", "linestyle": "--", "marker": "s"},
+    {"color": "#009E73", "linestyle": "-.", "marker": "^"},
+    {"color": "#CC79A7", "linestyle": ":", "marker": "D"},
+    {"color": "#000000", "linestyle": (0, (5, 1)), "marker": "v"},
+    {"color": "#E69F00", "linestyle": (0, (3, 1, 1, 1)), "marker": "P"},
+    {"color": "#56B4E9", "linestyle": (0, (1, 1)), "marker": "X"},
+    {"color": "#8C6D1F", "linestyle": (0, (8, 2)), "marker": "<"},
+    {"color": "#6A3D9A", "linestyle": (0, (4, 2, 1, 2)), "marker": ">"},
+    {"color": "#666666", "linestyle": (0, (2, 2)), "marker": "*"},
+    {"color": "#A6761D", "linestyle": (0, (6, 1, 1, 1, 1, 1)), "marker": "h"},
+    {"color": "#1B9E77", "linestyle": (0, (3, 3)), "marker": "p"},
+    {"color": "#999933", "linestyle": (0, (1, 3)), "marker": "d"},
+]
+#: A method looks the same in every figure.
+METHODS = (
+    *("md-cg", "replay", "der", "ld", "er-ace", "er-lode", "md", "ss-il", "rpc", "gem", "gdumb", "naive"),
+    "cumulative",
+)
+
+
+def look_of(name: str, others: Sequence[str] = ()) -> dict[str, Any]:
+    """Colour, dashes and marker of a method; of anything else by its place among `others`."""
+    place = METHODS.index(name) if name in METHODS else list(others).index(name) if name in others else 0
+    return LOOKS[place % len(LOOKS)]
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Everything is drawn and saved inside."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(RC)
+        yield
+
+
+def panels(rows: int = 1, columns: int = 1, height: float = 2.4, **shared: Any) -> tuple[Figure, list[Axes]]:
+    """A page-wide drawing of so many panels, each `height` inches high; panels row by row."""
+    drawing = Figure(figsize=(WIDTH, height * rows), layout="constrained")
+    grid = drawing.subplots(rows, columns, squeeze=False, **shared)
+    return drawing, list(grid.flat)
+
+
+def band(ax: Axes, x: Sequence[float], values: Matrix, label: str, look: dict[str, Any], every: int = 0) -> None:
+    """The mean over seeds (first axis) as a line, and one standard deviation on either side as a band."""
+    mean = values.mean(0)
+    ax.plot(x, mean, label=label, markevery=every or max(1, len(x) // 8), **look)
+    if len(values) > 1:
+        spread = values.std(0, ddof=1)
+        ax.fill_between(x, mean - spread, mean + spread, color=look["color"], alpha=0.15, linewidth=0)
+
+
+def legend(drawing: Figure, axes: Sequence[Axes], columns: int = 4, title: str | None = None) -> None:
+    """One for all panels, below them."""
+    found = {label: line for ax in axes for line, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    if found:
+        drawing.legend(
+            list(found.values()),
+            list(found),
+            loc="outside lower center",
+            ncols=min(columns, len(found)),
+            title=title,
+        )
+
+
+def heat_map(
+    ax: Axes,
+    values: Matrix,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    title: str,
+    form: str = "{:.1f}",
+    size: float = 8,
+    **scale: Any,
+) -> Any:
+    """A matrix as colours with its numbers in them, NaN left white; returns the image, for a colour bar."""
+    image = ax.imshow(values, cmap=MAP, aspect="auto", **scale)
+    ax.set_xticks(range(len(columns)), columns)
+    ax.set_yticks(range(len(rows)), rows)
+    ax.grid(False)
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    ax.set_title(title)
+    for (i, j), value in np.ndenumerate(values):
+        if form and not math.isnan(value):
+            dark = np.sum(image.to_rgba(np.array([value]))[0, :3]) < 1.5
+            text = form.format(value).replace("-", "−")
+            ax.text(j, i, text, ha="center", va="center", fontsize=size, color="white" if dark else "black")
+    return image
+
+
+def training_axis(ax: Axes, tasks: int, epochs: int, first: int = 1) -> None:
+    """The x axis is epochs of training; thin lines and numbers say where tasks begin, from task `first` on."""
+    start = (first - 1) * epochs
+    ax.set_xlim(start, tasks * epochs)
+    ax.set_xlabel("epochs of training, all tasks")
+    if tasks > MANY:
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        return
+    ax.set_xticks([task * epochs for task in range(first - 1, tasks + 1)])
+    for task in range(first, tasks + 1):
+        if task > first:
+            ax.axvline((task - 1) * epochs, color=GREY, linewidth=0.7)
+        ax.annotate(
+            f"task {task}",
+            ((task - 0.5) * epochs, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(0, 2),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            fontsize=7.5,
+            color=GREY,
+        )
+
+
+def finish(drawing: Figure, caption: str) -> None:
+    """Write the caption below the drawing, over its whole width."""
+    drawing.draw_without_rendering()
+    drawing.set_layout_engine("none")
+    for key in drawing.legends:  # they stay in the drawing, when the caption is saved with it
+        key.set_bbox_to_anchor((0, 0, 1, 1), transform=drawing.transFigure)
+    width, height = drawing.get_size_inches()
+    text = "\n".join(textwrap.wrap(caption, int(width * 18)))
+    drawing.text(0, -0.06 / height, text, fontsize=7.5, color="0.25", ha="left", va="top", linespacing=1.3)
+
+
+def content(drawing: Figure, kind: str) -> bytes:
+    """As the content of a file, "svg" or "png": nothing is cut, and equal drawings give equal bytes."""
+    file = BytesIO()
+    metadata: dict[str, Any] = {"Date": None} if kind == "svg" else {"Software": None}
+    drawing.savefig(file, format=kind, dpi=DPI, bbox_inches="tight", pad_inches=0.08, metadata=metadata)
+    return file.getvalue()

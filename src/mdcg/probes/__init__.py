@@ -1,0 +1,9 @@
+"""Probes: what can be measured of runs as they train, without touching them."""
+
+from __future__ import annotations
+
+from mdcg.probes import drift  # noqa: F401 (each registers its own)
+from mdcg.probes.base import PROBES, Images, Measured, Probe, ProbeError, Sight, made
+from mdcg.probes.watch import look
+
+__all__ = ["PROBES", "Images", "Measured", "Probe", "ProbeError", "Sight", "look", "made"]

@@ -1,0 +1,175 @@
+"""What a probe is: it looks at runs as they train, and never touches them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mdcg.draws import Ints
+from mdcg.errors import MdcgError
+from mdcg.memory import Memory
+from mdcg.methods import Method
+from mdcg.models import Model
+from mdcg.registry import Registry
+from mdcg.train.augment import Pixels
+from mdcg.train.evaluate import answers, features
+from mdcg.train.group import Group
+from mdcg.train.kept import KeptLogits
+from mdcg.train.precision import Compute
+
+Measured = Mapping[str, Tensor | Sequence[Any]]  # of each quantity one entry per member
+
+
+@dataclass(frozen=True)
+class Images:
+    """Some images of each member; members may have different ones, and different numbers of them."""
+
+    pixels: Tensor  # of the whole split that they are from, uint8
+    index: list[Ints]  # of each member, into `pixels`
+    labels: list[Ints]  # of each member, class positions
+
+    def at_most(self, count: int) -> Images:
+        """Evenly spaced ones, where there are more."""
+        chosen = [
+            np.unique(np.linspace(0, len(own) - 1, min(count, len(own))).round().astype(int)) for own in self.index
+        ]
+        index = [own[some] for own, some in zip(self.index, chosen, strict=True)]
+        labels = [own[some] for own, some in zip(self.labels, chosen, strict=True)]
+        return Images(self.pixels, index, labels)
+
+
+@dataclass(frozen=True)
+class Sight:
+    """A group of K members at one moment: all that a probe may look at, and must leave as it is."""
+
+    group: Group
+    model: Model
+    start: Model | None  # the model as it was when the task began, from task 2 on, for a probe that needs it
+    memories: Sequence[Memory]  # of each member
+    kept: KeptLogits | None  # what methods like DER keep with the memory
+    task: int  # from 0
+    epoch: int  # epochs of the task that are over; 0: the head has just grown
+    step: int  # steps of the next epoch that are done too
+    train_pixels: Tensor
+    test_pixels: Tensor
+    pixels: Pixels
+    compute: Compute
+
+    @property
+    def members(self) -> int:
+        return len(self.group.members)
+
+    @property
+    def seen(self) -> int:
+        """Classes so far, the current task's among them."""
+        return self.model.head.classes
+
+    def positions(self, task: int) -> range:
+        """The classes of a task."""
+        return self.group.views[0].scenario.positions(task)
+
+    def test(self, classes: range) -> Images:
+        """What the runs are evaluated on, of these classes: test images, or training images held out."""
+        index, labels = [], []
+        for view in self.group.views:
+            own = view.eval_indices
+            position = view.eval_positions[own]
+            wanted = (position >= classes.start) & (position < classes.stop)
+            index.append(own[wanted])
+            labels.append(position[wanted])
+        return Images(self.test_pixels, index, labels)
+
+    def train(self, classes: range) -> Images:
+        """All training images of these classes."""
+        return self._of_training([view.train_indices(classes) for view in self.group.views])
+
+    def memory(self, classes: range) -> Images:
+        """Those in memory, of these classes."""
+        return self._of_training(
+            [
+                np.concatenate(
+                    [np.empty(0, np.int64), *(memory.kept.get(position, ()) for position in classes)]
+                ).astype(np.int64)
+                for memory in self.memories
+            ]
+        )
+
+    def _of_training(self, index: list[Ints]) -> Images:
+        labels = [view.train_positions[own] for view, own in zip(self.group.views, index, strict=True)]
+        return Images(self.train_pixels, index, labels)
+
+    def logits(self, images: Images, model: Model | None = None) -> list[Tensor]:
+        """Of each member (n, classes seen), as in an evaluation; `model` may be `start`."""
+        asked = model or self.model
+        index, counts = _side_by_side(images.index)
+        found = answers(asked, images.pixels, index, self.pixels, self.compute)[..., : asked.head.classes]
+        return [own[:count] for own, count in zip(found, counts, strict=True)]
+
+    def features(self, images: Images, model: Model | None = None) -> list[Tensor]:
+        """Of each member (n, features): what the backbone gives to the head."""
+        index, counts = _side_by_side(images.index)
+        found = features(model or self.model, images.pixels, index, self.pixels, self.compute)
+        return [own[:count] for own, count in zip(found, counts, strict=True)]
+
+
+def _side_by_side(lists: list[Ints]) -> tuple[Tensor, list[int]]:
+    """Lists of different lengths as one tensor (K, longest), and how many of each are its own."""
+    counts = [len(own) for own in lists]
+    index = np.zeros((len(lists), max(1, *counts)), np.int64)
+    for row, own in zip(index, lists, strict=True):
+        row[: len(own)] = own
+    return torch.from_numpy(index), counts
+
+
+class Probe(ABC):
+    """Define `look`. It is called when a task begins and after each of its epochs, unless `wants` says otherwise.
+
+    A probe has no state of its own: a run may be interrupted and go on in another process.
+
+    >>> class Norm(Probe):
+    ...     '''Euclidean norm of the classifier's weights.'''
+    ...     def look(self, sight: Sight) -> Measured:
+    ...         return {"norm": sight.model.head.classifier.weight.detach().flatten(1).norm(dim=1)}
+    """
+
+    every: ClassVar[int] = 0  # also look after every so many steps of an epoch
+    needs_start: ClassVar[bool] = False  # it looks at `Sight.start`
+
+    @abstractmethod
+    def look(self, sight: Sight) -> Measured:
+        """By name, what was measured, one entry per member: a tensor (K, …), or a list of K plain values."""
+
+    def wants(self, task: int, epoch: int, epochs: int) -> bool:
+        """Whether to look after so many of the task's epochs."""
+        return True
+
+    def unsuited(self, method: Method) -> str | None:
+        """Why it cannot look at a method, if that is so: the end of a sentence, without a full stop."""
+        return None
+
+    @classmethod
+    def summary(cls) -> str:
+        return (cls.__doc__ or "").strip().splitlines()[0]
+
+
+PROBES: Registry[type[Probe]] = Registry("probe", "mdcg.probes")
+
+
+class ProbeError(MdcgError):
+    """A probe failed: the runs it looked at are not to blame."""
+
+
+def made(names: Sequence[str], methods: Mapping[str, Method]) -> dict[str, Probe]:
+    """Probes by name; one that cannot look at some method is refused before anything trains."""
+    probes = {name: PROBES[name]() for name in dict.fromkeys(names)}
+    for name, probe in probes.items():
+        for method, built in methods.items():
+            if (reason := probe.unsuited(built)) is not None:
+                raise MdcgError(f"the probe {name} cannot look at {method}: {reason}; leave one of the two out.")
+    return probes
