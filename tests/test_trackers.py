@@ -16,7 +16,7 @@ import mdcg
 from mdcg import extras
 from mdcg.estimator import Learner
 from mdcg.experiments import Store
-from mdcg.experiments.store import Record, read_record
+from mdcg.experiments.store import Measurements, Record, read_record
 from mdcg.trackers import TRACKERS, Epoch, Outcome, Run, Tracker
 from mdcg.trackers.telling import opened
 from mdcg.train.loop import Trainer
@@ -300,10 +300,10 @@ def test_event_files_when_only_some_runs_were_stored(runs: Path) -> None:
     asked = {**ASKED, "memory": 20, "seeds": range(2), "out": runs, "log": "tensorboard"}
     write = Store.write
 
-    def once(self: Store, record: Record, learner: Learner) -> None:
+    def once(self: Store, record: Record, learner: Learner, measured: dict[str, Measurements]) -> None:
         if record.spec.seed:
             raise mdcg.MdcgError("no room")
-        write(self, record, learner)
+        write(self, record, learner, measured)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mdcg.train.loop.SAVING", 1)  # after every epoch

@@ -19,7 +19,7 @@ from mdcg.estimator import Learner
 from mdcg.experiments.axes import combinations
 from mdcg.experiments.choose import choose
 from mdcg.experiments.display import SweepDisplay
-from mdcg.experiments.plan import tidy
+from mdcg.experiments.plan import say_what_is_repeated, tidy
 from mdcg.experiments.recipe import Recipe, make_recipe
 from mdcg.experiments.runner import run_specs
 from mdcg.experiments.store import MODEL, Record, Store, read_measurements
@@ -240,7 +240,9 @@ class Sweep:
         worker = executor or Here()
         site = worker.prepare(self.site)
         planned = plan_sweep(self.cells, site, retry, _warn)
-        tidy(site.store, [spec for cell in self.cells for spec in cell.specs], _warn)
+        specs = [spec for cell in self.cells for spec in cell.specs]
+        say_what_is_repeated(site.store, specs, _warn)
+        tidy(site.store, specs, _warn)
         undone = Undone(failed=planned.failed)
         if planned.jobs:
             with SweepDisplay(planned, quiet) as display:

@@ -70,6 +70,13 @@ def plan(
     return groups
 
 
+def say_what_is_repeated(store: Store, specs: Sequence[RunSpec], warn: Warn) -> None:
+    """Finished runs that train once more, because probes have not looked at them."""
+    again = sum(store.finished(spec) is None and store.result(spec) is not None for spec in specs)
+    if again:
+        warn(f"{again} finished runs are trained again, so that {', '.join(store.probes)} can look at them.")
+
+
 def begun(store: Store) -> list[tuple[Path, list[str]]]:
     """Folder and run names of each unfinished group."""
     found = []

@@ -12,7 +12,7 @@ from mdcg.errors import MdcgError
 from mdcg.estimator import Learner
 from mdcg.experiments.environment import environment, source
 from mdcg.experiments.failures import forget_failure
-from mdcg.experiments.plan import Warn, default_members, group_folder, plan, silent, split, tidy
+from mdcg.experiments.plan import Warn, default_members, group_folder, plan, say_what_is_repeated, silent, split, tidy
 from mdcg.experiments.presets import augmented
 from mdcg.experiments.spec import RunSpec
 from mdcg.experiments.store import Measurements, Record, Store
@@ -57,6 +57,7 @@ def run_specs(
     if done:
         warn(f"{done} of {len(specs)} runs were already finished; --fresh repeats them.")
     if not fresh:
+        say_what_is_repeated(store, specs, warn)
         tidy(store, specs, warn)
     failures: dict[str, str] = {}
     for together in plan(store, specs, lambda _: members or default_members(dataset, compute.device.type), fresh, warn):

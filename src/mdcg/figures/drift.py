@@ -11,6 +11,7 @@ from matplotlib.figure import Figure as Drawing
 from mdcg.experiments.recipe import Recipe
 from mdcg.figures import style
 from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, of
+from mdcg.figures.pick import side_by_side
 
 METHODS = ("der", "replay", "ld", "md-cg")
 
@@ -39,6 +40,9 @@ class Drift(OfRuns):
             for row in run.measured("drift")
             for past, kl in enumerate(row["kl"], start=1)
         ]
+
+    def pick(self, runs: Sequence[Run]) -> list[Run]:
+        return side_by_side(super().pick(runs))
 
     def draw(self, rows: Sequence[Row]) -> Drawing:
         epochs, tasks = rows[0]["epochs"], rows[0]["tasks"]

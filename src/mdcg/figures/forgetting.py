@@ -10,6 +10,7 @@ from matplotlib.figure import Figure as Drawing
 from mdcg.experiments.recipe import Recipe
 from mdcg.figures import style
 from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, of
+from mdcg.figures.pick import side_by_side
 
 METHODS = ("naive", "replay", "er-ace", "md-cg")
 
@@ -28,6 +29,9 @@ class Forgetting(OfRuns):
             for i in range(len(run.record.sizes))
             for j in range(i + 1)
         ]
+
+    def pick(self, runs: Sequence[Run]) -> list[Run]:
+        return side_by_side(super().pick(runs))
 
     def draw(self, rows: Sequence[Row]) -> Drawing:
         methods = list(dict.fromkeys(row["method"] for row in rows))

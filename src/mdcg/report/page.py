@@ -18,6 +18,7 @@ from plotly.offline import get_plotlyjs
 
 from mdcg.report import payload
 from mdcg.report.columns import Column, columns
+from mdcg.report.figures import figures
 from mdcg.report.summary import ALPHA, Section, Setting
 
 CHOSEN = 12  # settings, at most, whose charts are shown at first
@@ -87,6 +88,7 @@ def _section(section: Section, number: int, first: int) -> str:
 </tbody></table></div>
 <div class="panels"></div>
 <div class="comparison"></div>
+{figures(section)}
 </section>"""
 
 

@@ -1,0 +1,248 @@
+"""Probes look and never touch: a watched run is the same to the bit, and what they measure outlives interruptions."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+import mdcg
+from mdcg.experiments.store import MEASURED, RESULT
+from mdcg.probes import PROBES, Measured, Probe, Sight
+from mdcg.train import state as states
+from mdcg.train.group import Group
+from mdcg.train.loop import Trainer
+from mdcg.train.precision import compute
+from mdcg.train.signals import Stopped
+from mdcg.train.state import State
+from tests.conftest import Cli, toy_dataset, toy_group
+
+CPU = compute("cpu", "fp32")
+MEMBERS: list[tuple[int, int, dict[str, Any]]] = [(0, 12, {}), (1, 20, {}), (0, 15, {})]
+ASKED: dict[str, Any] = {"scenario": "digits-2", "method": "replay", "memory": 30, "epochs": 2, "quiet": True}
+
+
+class Norm(Probe):
+    """Norm of the classifier, also every two steps."""
+
+    every: ClassVar[int] = 2
+
+    def look(self, sight: Sight) -> Measured:
+        return {"norm": sight.model.head.classifier.weight.detach().flatten(1).norm(dim=1)}
+
+
+@pytest.fixture
+def named(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A probe of a user's own, registered for the length of a test."""
+    PROBES.register("own")(request.param)
+    yield "own"
+    del PROBES._known["own"]
+
+
+def group_of(method: str, members: list[tuple[int, int, dict[str, Any]]] = MEMBERS) -> Group:
+    return toy_group(toy_dataset([30, 26, 34, 31, 22, 35]), method, members)
+
+
+def probes_for(group: Group) -> dict[str, Probe]:
+    """All that can look at the group's method, and one that looks between epochs too."""
+    known = {name: PROBES[name]() for name in PROBES.names()}
+    return {name: probe for name, probe in known.items() if probe.unsuited(group.method) is None} | {"norm": Norm()}
+
+
+def trained(group: Group, probes: dict[str, Probe]) -> State:
+    return Trainer(group, CPU, probes=probes).train(states.fresh(group, CPU))
+
+
+@pytest.mark.parametrize("method", ["md-cg", "der", "replay", "naive"])
+def test_a_watched_run_is_the_same_to_the_bit(method: str) -> None:
+    group = group_of(method)
+    tensors, values = states.dump(trained(group, {}))
+    watched, noted = states.dump(trained(group, probes_for(group)))
+    assert all(noted["measured"])
+    assert tensors.keys() == watched.keys()
+    assert all(torch.equal(tensors[name], watched[name]) for name in tensors)
+    assert [values[name] for name in ("history", "memories")] == [noted[name] for name in ("history", "memories")]
+
+
+@pytest.mark.parametrize("method", ["md-cg", "der"])
+def test_a_member_is_measured_in_company_as_alone(method: str) -> None:
+    group = group_of(method)
+    together = trained(group, probes_for(group)).measured
+    for member, rows in zip(MEMBERS, together, strict=True):
+        alone = group_of(method, [member])
+        # What looks between epochs knows the longest member's steps only.
+        (expected,) = trained(alone, probes_for(alone)).measured
+        assert [row for row in rows if not row["step"]] == [row for row in expected if not row["step"]]
+
+
+def test_when_a_probe_looks() -> None:
+    group = group_of("replay", [(0, 12, {})])
+    looks = [(row["task"], row["epoch"], row["step"]) for row in trained(group, {"norm": Norm()}).measured[0]]
+    order = group.views[0].scenario.order
+    counts = [[30, 26, 34, 31, 22, 35][label] for label in order]
+    steps = {task + 1: math.ceil(sum(counts[2 * task : 2 * task + 2]) / 16) for task in range(3)}
+    assert len(set(steps.values())) > 1
+    expected = [
+        look
+        for task, count in steps.items()
+        for look in [
+            (task, 0, 0),
+            *((task, 0, step) for step in range(2, count, 2)),
+            (task, 1, 0),
+            *((task, 1, step) for step in range(2, count, 2)),
+            (task, 2, 0),
+        ]
+    ]
+    assert looks == expected
+
+
+@pytest.mark.parametrize("method", ["md-cg", "der"])
+@pytest.mark.parametrize("after", [1, 9, 14, 21])
+def test_interrupted_measurements_go_on(method: str, after: int) -> None:
+    group = group_of(method)
+    probes = probes_for(group)
+    whole = trained(group, probes)
+    left, saved = after, []
+
+    def stop() -> bool:
+        nonlocal left
+        left -= 1
+        return left < 0
+
+    trainer = Trainer(group, CPU, lambda tensors, values: saved.append((tensors, values)), stop, probes=probes)
+    with pytest.raises(Stopped):
+        trainer.train(states.fresh(group, CPU))
+    tensors, values = saved[-1]
+    copied = {name: value.clone() for name, value in tensors.items()}
+    again = states.revive(copied, json.loads(json.dumps(values)), group, CPU)
+    Trainer(group, CPU, probes=probes).train(again)
+    assert again.measured == whole.measured
+    assert again.start is None
+
+
+def test_the_model_at_the_beginning_of_the_task() -> None:
+    seen: list[tuple[int, int, bool]] = []
+
+    class Starts(Probe):
+        """Whether `start` is the model of the task's beginning."""
+
+        needs_start: ClassVar[bool] = True
+        first: dict[str, torch.Tensor]
+
+        def look(self, sight: Sight) -> Measured:
+            if sight.start is None:
+                seen.append((sight.task, sight.epoch, False))
+            else:
+                now = {name: value.clone() for name, value in sight.model.state_dict().items()}
+                if sight.epoch == 0:
+                    self.first = now
+                held = sight.start.state_dict()
+                seen.append((sight.task, sight.epoch, all(torch.equal(self.first[name], held[name]) for name in held)))
+                assert not sight.start.training
+            return {}
+
+    trained(group_of("replay"), {"starts": Starts()})
+    assert seen == [(0, e, False) for e in range(3)] + [(t, e, True) for t in (1, 2) for e in range(3)]
+
+
+def test_a_finished_run_is_repeated_for_a_probe_and_stays_as_it_was(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mdcg.run(**ASKED, seeds=range(2), out=runs)
+    results = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in runs.glob(f"*/{RESULT}")}
+    watched = mdcg.run(**ASKED, seeds=range(2), out=runs, probes=["drift"])
+    assert "2 finished runs are trained again, so that drift can look at them" in capsys.readouterr().err
+    assert results == {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in runs.glob(f"*/{RESULT}")}
+    rows = watched.measured("drift")
+    assert [(row["seed"], row["task"], row["epoch"]) for row in rows] == [(s, 2, e) for s in (0, 1) for e in range(3)]
+    assert [row["kl"] for row in rows if row["epoch"] == 0] == [[0.0], [0.0]]
+    assert all(row["kl"][0] > 0 for row in rows if row["epoch"])
+    before = {path: path.stat().st_mtime_ns for path in runs.glob(f"*/{MEASURED}/*")}
+    assert mdcg.run(**ASKED, seeds=range(2), out=runs, probes=["drift"]).measured("drift") == rows
+    assert before == {path: path.stat().st_mtime_ns for path in runs.glob(f"*/{MEASURED}/*")}
+    assert not list(runs.glob(".groups/*"))
+
+
+def test_a_repetition_that_differs_takes_the_place_of_the_result(runs: Path) -> None:
+    """On another machine, say: result and measurements must be of one training."""
+    mdcg.run(**ASKED, out=runs, probes=["drift"])
+    (result,) = runs.glob(f"*/{RESULT}")
+    content = json.loads(result.read_text())
+    true = content["correct"]
+    content["correct"] = [[max(0, count - 1) for count in row] for row in true]
+    result.write_text(json.dumps(content))
+    PROBES.register("own")(Norm)
+    try:
+        mdcg.run(**ASKED, out=runs, probes=["own"])
+    finally:
+        del PROBES._known["own"]
+    assert json.loads(result.read_text())["correct"] == true
+    assert [path.name for path in result.parent.glob(f"{MEASURED}/*")] == ["own.json"]
+
+
+def test_fresh_measures_anew(runs: Path) -> None:
+    mdcg.run(**ASKED, out=runs, probes=["drift"])
+    mdcg.run(**ASKED, out=runs, fresh=True)
+    assert not list(runs.glob(f"*/{MEASURED}/*"))
+
+
+def test_unknown_and_unsuited_probes(cli: Cli, runs: Path) -> None:
+    words = ("run", "--scenario", "digits-2", "--method", "naive", "--epochs", "1", "--out", runs)
+    assert "unknown probe 'drfit'; did you mean 'drift'?" in cli(*words, "--probe", "drfit").sentence()
+    sentence = cli(*words, "--probe", "gradients").sentence()
+    assert "the probe gradients cannot look at naive" in sentence
+    assert not runs.exists()
+    assert "drift" in cli("list", "probes").out
+
+
+class Broken(Probe):
+    """Fails at the second look."""
+
+    def look(self, sight: Sight) -> Measured:
+        if sight.epoch:
+            raise IndexError("no such layer")
+        return {}
+
+
+class Short(Probe):
+    """Forgets a member."""
+
+    def look(self, sight: Sight) -> Measured:
+        return {"norm": [1.0] * (sight.members - 1)}
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        (Broken, r"the probe own failed \(IndexError: no such layer\); mend it, or leave it out"),
+        (Short, "gave 1 values of 'norm' for 2 runs; it must give one for each"),
+    ],
+    indirect=["named"],
+)
+def test_a_probe_that_fails_is_named(named: str, said: str, runs: Path) -> None:
+    with pytest.raises(mdcg.MdcgError, match=said):
+        mdcg.run(**ASKED, seeds=range(2), out=runs, probes=[named])
+    assert not list(runs.glob(f"*/{RESULT}"))
+
+
+@pytest.mark.parametrize("named", [Norm], indirect=True)
+def test_a_probe_of_ones_own(named: str, runs: Path) -> None:
+    result = mdcg.run(**ASKED, out=runs, probes=[named])
+    weights = dict(result.learner.model.named_parameters())["head.classifier.weight"].detach()
+    assert result.measured(named)[-1]["norm"] == pytest.approx(float(weights.norm()), rel=1e-6)
+
+
+def test_measurements_that_are_gone_or_damaged(runs: Path) -> None:
+    result = mdcg.run(**ASKED, out=runs, probes=["drift"])
+    (file,) = runs.glob(f"*/{MEASURED}/drift.json")
+    file.write_text("{")
+    with pytest.raises(mdcg.MdcgError, match=r"drift.json is damaged; remove it"):
+        result.measured("drift")
+    file.unlink()
+    with pytest.raises(mdcg.MdcgError, match=r"cannot read .*drift.json"):
+        result.measured("drift")
