@@ -4,7 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DEV    := $(VENV)/.ready-dev
-INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+INSTALL := $(BIN)/pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt --editable
+
+# Byte code is made of what is imported, when it first is; pip would make it of all that is installed.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test lint clean
 

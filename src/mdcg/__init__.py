@@ -18,13 +18,18 @@ if TYPE_CHECKING:
     from mdcg.estimator import Learner
     from mdcg.methods.base import METHODS, Method, Step
     from mdcg.models.backbones import register_backbone
+    from mdcg.probes.base import PROBES, Measured, Probe, Sight
 
 __all__ = [
     "METHODS",
+    "PROBES",
     "Learner",
     "MdcgError",
+    "Measured",
     "Method",
+    "Probe",
     "Result",
+    "Sight",
     "Step",
     "Sweep",
     "compare",
@@ -34,10 +39,14 @@ __all__ = [
 
 _HOMES = {
     "METHODS": "mdcg.methods",
+    "PROBES": "mdcg.probes",
     "Learner": "mdcg.estimator",
     "MdcgError": "mdcg.errors",
+    "Measured": "mdcg.probes",
     "Method": "mdcg.methods",
+    "Probe": "mdcg.probes",
     "Result": "mdcg.api",
+    "Sight": "mdcg.probes",
     "Step": "mdcg.methods",
     "Sweep": "mdcg.api",
     "compare": "mdcg.api",
