@@ -21,6 +21,7 @@ from mdcg.train.precision import compute
 from mdcg.train.signals import Stopped
 from mdcg.train.state import Row, State
 from tests.conftest import Cli, toy_dataset, toy_group
+from tests.test_probes import probes_for
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -158,3 +159,26 @@ def test_a_shortage_of_memory_is_met_with_fewer_members(cli: Cli, runs: Path) ->
     assert fit > 8
     assert "too small for 8 runs together; going on with 4" in answer.err
     assert len(json.loads(answer.out)["runs"]) == 8
+
+
+@pytest.mark.parametrize(("method", "precision"), [("md-cg", "bf16"), ("md-cg", "tf32"), ("der", "bf16")])
+def test_a_watched_run_is_the_same_to_the_bit(method: str, precision: str) -> None:
+    """In graphs and fused kernels too, with a probe that looks in the middle of an epoch."""
+    machine = compute("cuda", precision)
+    group = toy_group(
+        toy_dataset([320] * 4, side=32, channels=3),
+        method,
+        [(seed, 40 + 20 * seed, {}) for seed in range(3)],
+        tasks=2,
+        backbone="resnet20",
+        batch_size=32,
+        epochs=2,
+        rate=0.01,
+    )
+    probes = probes_for(group)
+    alone, _ = states.dump(Trainer(group, machine).train(states.fresh(group, machine)))
+    state = Trainer(group, machine, probes=probes).train(states.fresh(group, machine))
+    watched, values = states.dump(state)
+    assert all(torch.equal(alone[name], watched[name]) for name in alone)
+    assert {row["probe"] for row in values["measured"][0]} == set(probes)
+    assert any(row["step"] for row in values["measured"][0])
