@@ -55,7 +55,7 @@ class Bias(OfRuns):
                 mark = (place + 0.5) / len(shown)  # at places of its own, where lines lie on each other
                 single.line(ax, own, key, f"past task {past}", style.LOOKS[place], [mark])
             style.training_axis(ax, tasks, epochs, first=2)
-            ax.set_title(title, pad=14)
+            ax.set_title(title, pad=single.title_pad(tasks))
             ax.set_ylabel(label)
             ax.label_outer()
         for ax in axes[1:]:

@@ -13,7 +13,7 @@ from mdcg.figures.base import FIGURES, OfRuns, Row, Run
 
 METHOD = "md-cg"
 PROBABILITIES = {"truth": "probability of the truth", "past": "largest probability of a past class"}
-MARKS = (0.2, 0.4, 0.6, 0.8)
+MARKS = [0.2, 0.4, 0.6, 0.8]
 
 
 @FIGURES.register("margin")
@@ -38,16 +38,17 @@ class Margin(OfRuns):
     def draw(self, rows: Sequence[Row]) -> Drawing:
         epochs, tasks = rows[0]["epochs"], rows[0]["tasks"]
         drawing, (upper, lower) = style.panels(2, height=2.2, sharex=True)
+        marks, pad = MARKS if tasks <= style.MANY else [0.5], single.title_pad(tasks)
         for key, label in PROBABILITIES.items():
-            single.line(upper, rows, key, label, style.look_of(key, list(PROBABILITIES)), MARKS)
-        single.line(lower, rows, "loss", "margin loss", style.LOOKS[2], MARKS)
+            single.line(upper, rows, key, label, style.look_of(key, list(PROBABILITIES)), marks)
+        single.line(lower, rows, "loss", "margin loss", style.LOOKS[2], marks)
         for ax in (upper, lower):
             style.training_axis(ax, tasks, epochs, first=2)
             ax.label_outer()
-        upper.set_title("A  Probabilities of the current task's training images", pad=14)
+        upper.set_title("A  Probabilities of the current task's training images", pad=pad)
         upper.set_ylabel("mean probability")
         upper.set_ylim(0, 1)
-        lower.set_title("B  Margin loss of the same images", pad=14)
+        lower.set_title("B  Margin loss of the same images", pad=pad)
         lower.set_ylabel("mean margin loss")
         lower.set_ylim(bottom=0)
         drawing.align_ylabels([upper, lower])

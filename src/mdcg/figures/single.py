@@ -80,6 +80,11 @@ def line(ax: Axes, rows: Sequence[Row], key: str, label: str, look: dict[str, An
     )
 
 
+def title_pad(tasks: int) -> float:
+    """Points below a panel's title: room for the names of the tasks, where they stand there."""
+    return 14 if tasks <= style.MANY else 6
+
+
 def averaged(rows: Sequence[Row]) -> str:
     """How seeds were brought together, as the end of a caption."""
     if len({row["seed"] for row in rows}) == 1:
