@@ -74,8 +74,8 @@ class Bias(OfRuns):
             "A: mean ground-truth logit of each past task's images that are in memory at the time. B: accuracy on "
             "these images, less the accuracy on those in memory when the next task began, the past one just learned; "
             "below zero, something is forgotten. C: the same on the past task's test images. Predictions are among "
-            "the classes seen, the current task's included. Lines break where a task begins: the head grows, and the "
-            f"memory makes room.{some} {single.averaged(rows)}"
+            "the classes seen, the current task's included. Lines break where a task begins: there are more classes "
+            f"then, and the memory may have changed.{some} {single.averaged(rows)}"
         )
 
 

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure as Drawing
 from mdcg.experiments.recipe import Recipe
 from mdcg.figures import single, style
 from mdcg.figures.base import FIGURES, OfRuns, Row, Run
+from mdcg.probes.margin import MOST
 
 METHOD = "md-cg"
 PROBABILITIES = {"truth": "probability of the truth", "past": "largest probability of a past class"}
@@ -59,7 +60,7 @@ class Margin(OfRuns):
         return (
             "A: probability of the truth, and the largest probability of any past class, among all classes seen. "
             "B: the margin loss, max(0, largest past probability − probability of the truth + 1 / (|Y| − 1)) with |Y| "
-            "classes seen (Eq. 4), not weighted. All are means over training images of the current task, not "
-            "augmented, when it begins and after each of its epochs; lines break where a task begins. "
-            f"{single.averaged(rows)}"
+            "classes seen (Eq. 4), not weighted. All are means over training images of the current task (at "
+            f"most {MOST:,}, evenly spaced, not augmented), when it begins and after each of its epochs; lines break "
+            f"where a task begins. {single.averaged(rows)}"
         )

@@ -58,7 +58,7 @@ def moments(run: Run, row: Row) -> Row:
 
 def through_training(rows: Sequence[Row], key: str) -> tuple[list[float], Matrix]:
     """x and the values (seeds, x) of one quantity. A task's end and the beginning of the next are two values at the
-    same x: between them the head grows and the memory changes, so there is NaN and the line breaks."""
+    same x, with more classes and perhaps another memory: between them is NaN, and the line breaks."""
     values = {(row["seed"], row["task"], row["epoch"]): row[key] for row in rows}
     seeds, epochs = sorted({row["seed"] for row in rows}), rows[0]["epochs"]
     x: list[float] = []
