@@ -1,0 +1,92 @@
+"""Figures of one method with one setting, through its training from task 2 on: which runs, and how to lay them out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from mdcg.errors import MdcgError
+from mdcg.experiments.recipe import Recipe
+from mdcg.experiments.spec import RunSpec
+from mdcg.figures import style
+from mdcg.figures.base import USUAL, Row, Run, memory, of
+from mdcg.methods import METHODS
+from mdcg.metrics import Matrix
+from mdcg.scenario import parse
+
+
+def wanted(asked: Recipe, usual: str) -> Recipe:
+    """Of everything asked for the first: method, memory size, value of each setting."""
+    if parse(asked.scenario)[1] < 2:
+        raise MdcgError(
+            f"{asked.scenario} has one task, and the figure begins with the second; name a scenario with more.",
+            about="scenario",
+        )
+    recipe = of(asked, (asked.methods or [usual])[:1], memory(asked)[:1])
+    first = {key: value[0] if isinstance(value, list) else value for key, value in recipe.set.items()}
+    return recipe.model_copy(update={"set": first})
+
+
+def alike(runs: Sequence[Run], usual: str) -> list[Run]:
+    """Those of one setting, for others are not seeds of it: of the usual method where there are any, then with the
+    most seeds, tuned, with the usual memory."""
+    settings: dict[str, list[Run]] = {}
+    for run in runs:
+        if len(run.record.sizes) > 1:
+            settings.setdefault(run.spec.model_copy(update={"seed": 0}).digest(), []).append(run)
+
+    def rank(own: list[Run]) -> tuple[bool, int, bool, bool]:
+        spec = own[0].spec
+        return spec.method == usual, len(own), _tuned(spec), spec.memory == USUAL.get(spec.scenario, 500)
+
+    return max(settings.values(), key=rank, default=[])
+
+
+def _tuned(spec: RunSpec) -> bool:
+    kind = METHODS[spec.method]
+    return kind(**kind.tuned(spec.scenario, spec.memory)).model_dump() == spec.hyperparameters
+
+
+def moments(run: Run, row: Row) -> Row:
+    """Which run a row is of, and when its probe looked."""
+    length = {"epochs": run.spec.epochs, "tasks": len(run.record.sizes)}
+    return {**run.named(), "task": row["task"], "epoch": row["epoch"], **length}
+
+
+def through_training(rows: Sequence[Row], key: str) -> tuple[list[float], Matrix]:
+    """x and the values (seeds, x) of one quantity. A task's end and the beginning of the next are two values at the
+    same x, with more classes and perhaps another memory: between them is NaN, and the line breaks."""
+    values = {(row["seed"], row["task"], row["epoch"]): row[key] for row in rows}
+    seeds, epochs = sorted({row["seed"] for row in rows}), rows[0]["epochs"]
+    x: list[float] = []
+    places: list[tuple[int, int]] = []
+    for task in sorted({row["task"] for row in rows}):
+        x += [(task - 1) * epochs + epoch for epoch in (*range(epochs + 1), epochs)]
+        places += [(task, epoch) for epoch in (*range(epochs + 1), -1)]
+    table = [[values.get((seed, *place)) for place in places] for seed in seeds]
+    return x, np.array(table, float)  # None, of what is not there, is NaN
+
+
+def line(ax: Axes, rows: Sequence[Row], key: str, label: str, look: dict[str, Any], marks: Sequence[float]) -> None:
+    """Mean and band of one quantity; in each task markers stand at these parts of its epochs."""
+    x, values = through_training(rows, key)
+    style.band(ax, x, values, label, look)
+    epochs = rows[0]["epochs"]
+    ax.lines[-1].set_markevery(
+        [start + round(part * epochs) for start in range(0, len(x), epochs + 2) for part in marks]
+    )
+
+
+def title_pad(tasks: int) -> float:
+    """Points below a panel's title: room for the names of the tasks, where they stand there."""
+    return 14 if tasks <= style.MANY else 6
+
+
+def averaged(rows: Sequence[Row]) -> str:
+    """How seeds were brought together, as the end of a caption."""
+    if len({row["seed"] for row in rows}) == 1:
+        return "A single seed."
+    return "Mean over seeds, and one standard deviation on either side."
