@@ -118,7 +118,7 @@ def test_margin_equals_a_loop_over_images(method: str, most: int, monkeypatch: p
         place = [moment.position[int(label)] for label in dataset.train.labels]
         images = [i for c in range(moment.old, moment.seen) for i in range(len(place)) if place[i] == c]
         if len(images) > most:
-            images = [images[round(n * (len(images) - 1) / (most - 1))] for n in range(most)]
+            images = [images[math.floor(n * len(images) / most)] for n in range(most)]
         truth, past, loss = [], [], []
         for i in images:
             powers = [math.exp(logit) for logit in moment.logits(dataset.train.images[i])]

@@ -36,12 +36,19 @@ class Images:
 
     def at_most(self, count: int) -> Images:
         """Evenly spaced ones, where there are more."""
-        chosen = [
-            np.unique(np.linspace(0, len(own) - 1, min(count, len(own))).round().astype(int)) for own in self.index
-        ]
+        chosen = [_evenly(len(own), min(count, len(own))) for own in self.index]
         index = [own[some] for own, some in zip(self.index, chosen, strict=True)]
         labels = [own[some] for own, some in zip(self.labels, chosen, strict=True)]
         return Images(self.pixels, index, labels)
+
+
+def _evenly(total: int, count: int) -> Ints:
+    """So many places among `total`.
+
+    >>> _evenly(7, 3).tolist()
+    [0, 2, 4]
+    """
+    return np.arange(count) * total // max(1, count)
 
 
 @dataclass(frozen=True)
