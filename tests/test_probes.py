@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -246,3 +247,21 @@ def test_measurements_that_are_gone_or_damaged(runs: Path) -> None:
     file.unlink()
     with pytest.raises(mdcg.MdcgError, match=r"cannot read .*drift.json"):
         result.measured("drift")
+
+
+def test_the_probe_of_the_guide(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (Path(__file__).parent.parent / "docs" / "analysis.md").read_text("utf-8")
+    probe, use = re.findall(r"```python\n(.*?)```", text, re.S)
+    monkeypatch.setattr(PROBES, "_known", dict(PROBES._known))
+    monkeypatch.chdir(runs.parent)
+    exec(probe, {})
+    exec(use.replace("range(5)", "range(2), epochs=1"), {})
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [row[:3] for row in rows] == [
+        [str(s), str(t), str(e)] for s in range(2) for t in range(1, 6) for e in (0, 1)
+    ]
+    result = mdcg.run(scenario="digits-5", method="md-cg", memory=100, epochs=1)
+    largest = result.learner.predict_proba(result.dataset.test.images).max(1)
+    assert float(rows[9][3]) == pytest.approx(largest.mean(), rel=1e-5)
