@@ -100,5 +100,6 @@ class Gradients(OfRuns):
             "mean squared distance to the logits kept of them: their cosine, per output channel, averaged over the "
             "channels of each layer, when a task begins and after each of its epochs, from task 2 on. Below 0, "
             "hatched, the two losses pull a layer in opposite directions. A: every layer, the input at the top; mean "
-            f"over seeds. B: the last row, {last}; mean over seeds, and one standard deviation on either side."
+            f"over seeds. B: the last row, {last}; mean over seeds, and one standard deviation on either side. "
+            "Vertical lines part the tasks."
         )

@@ -47,12 +47,14 @@ class Gradients(Probe):
         """
         layers, images = layers_of(sight.model), sight.memory(range(sight.seen)).at_most(IMAGES)
         found = torch.full((sight.members, len(layers)), torch.nan, dtype=torch.float64)
+        # On a CPU to the bit as if each were alone; on a GPU in few, large steps.
+        sets = _together([len(own) for own in images.index], apart=sight.compute.device.type == "cpu")
         was_training = sight.model.training
         sight.model.train()
         try:
             # Neither TF32 nor fused kernels, which would have to be compiled for these shapes.
             with replace(sight.compute, precision="fp32").settings():
-                for members in _together(sight, images):
+                for members in sets:
                     found[members] = _cosines(sight, images, members, layers).cpu()
         finally:
             sight.model.train(was_training)
@@ -75,13 +77,12 @@ def layers_of(model: Model) -> list[Layer]:
     return found
 
 
-def _together(sight: Sight, images: Images) -> Iterator[list[int]]:
-    """Members whose gradients are computed at once: on a GPU those with equally many images, on a CPU each by itself.
+def _together(counts: list[int], apart: bool) -> Iterator[list[int]]:
+    """Members whose gradients are computed at once: those with equally many images, or each apart.
 
-    A member's numbers must not depend on how much its neighbours hold. BatchNorm needs two images.
+    So a member's numbers do not depend on how much its neighbours hold. BatchNorm needs two images.
     """
-    counts = [len(own) for own in images.index]
-    if sight.compute.device.type == "cpu":
+    if apart:
         yield from ([k] for k, count in enumerate(counts) if count > 1)
     else:
         for wanted in sorted({count for count in counts if count > 1}):
