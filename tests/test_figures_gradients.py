@@ -185,6 +185,12 @@ def test_methods_that_keep_no_logits_are_refused(cli: Cli, tmp_path: Path) -> No
     assert "methods that keep logits" in told.sentence()
 
 
+@pytest.mark.parametrize("name", ["gradients", "embedding"])
+def test_one_task_is_too_few(name: str, cli: Cli, runs: Path) -> None:
+    assert "digits-1 has one task" in cli("figure", name, "--scenario", "digits-1", "--runs", runs).sentence()
+    assert not runs.exists()
+
+
 def test_figure(cli: Cli, runs: Path, tmp_path: Path) -> None:
     common = ("--scenario", "digits-2", "--epochs", 1, "--runs", runs, "--out", tmp_path)
     assert cli("figure", "gradients", *common, "--memory", "50", "--seeds", "0-1").code == 0

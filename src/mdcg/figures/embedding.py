@@ -14,7 +14,7 @@ from matplotlib.figure import Figure as Drawing
 from mdcg.experiments.recipe import Recipe
 from mdcg.figures import style
 from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, of
-from mdcg.figures.settings import one_setting_each
+from mdcg.figures.settings import needs_second_task, one_setting_each
 from mdcg.metrics import Matrix
 
 MOMENTS = ("before", "after")
@@ -29,6 +29,7 @@ class Embedding(OfRuns):
 
     def wanted(self, asked: Recipe) -> list[Recipe]:
         """Of each method one run: maps of several cannot be averaged."""
+        needs_second_task("embedding", asked)
         first = asked.model_copy(update={"seeds": asked.seeds[:1]})
         return [of(first, asked.methods or ["md-cg"], memory(asked)[:1])]
 

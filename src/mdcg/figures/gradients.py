@@ -13,7 +13,7 @@ from mdcg.errors import MdcgError
 from mdcg.experiments.recipe import Recipe
 from mdcg.figures import style
 from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, of
-from mdcg.figures.settings import one_setting
+from mdcg.figures.settings import needs_second_task, one_setting
 from mdcg.methods import METHODS
 from mdcg.metrics import Matrix
 
@@ -26,6 +26,7 @@ class Gradients(OfRuns):
 
     def wanted(self, asked: Recipe) -> list[Recipe]:
         """One method and memory size: that of the paper, or the first that was asked for."""
+        needs_second_task("gradients", asked)
         methods = [name for name in asked.methods or ["der"] if METHODS[name].keeps_logits]
         if not methods:
             raise MdcgError("the figure gradients is about methods that keep logits, as der does; name one of them.")

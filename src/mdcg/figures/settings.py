@@ -1,15 +1,24 @@
-"""Runs that may be averaged: they differ in nothing but the seed."""
+"""Which runs a figure can show: of which scenarios, and which may be averaged."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mdcg.errors import MdcgError
+from mdcg.experiments.recipe import Recipe
 from mdcg.figures.base import Run
 from mdcg.methods import METHODS
+from mdcg.scenario import parse
+
+
+def needs_second_task(figure: str, asked: Recipe) -> None:
+    """Say so before anything trains, where a figure is about what happens from task 2 on."""
+    if parse(asked.scenario)[1] < 2:
+        raise MdcgError(f"the figure {figure} begins with task 2, and {asked.scenario} has one task.", about="scenario")
 
 
 def one_setting(runs: Sequence[Run]) -> list[Run]:
-    """Of several settings the one with the most seeds, then the one that the paper would choose."""
+    """Runs that differ in nothing but the seed: of several settings the one with the most seeds, then the paper's."""
     settings: dict[str, list[Run]] = {}
     for run in runs:
         settings.setdefault(run.spec.model_copy(update={"seed": 0}).digest(), []).append(run)
