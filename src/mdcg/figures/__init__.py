@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mdcg.figures import bias, drift, forgetting, margin  # noqa: F401 (each registers its own)
+from mdcg.figures import bias, confusion, drift, embedding, forgetting, gradients, margin  # noqa: F401 (each registers its own)
 from mdcg.figures.base import FIGURES, Figure, OfModels, OfRuns, Run
 
 __all__ = ["FIGURES", "Figure", "OfModels", "OfRuns", "Run"]

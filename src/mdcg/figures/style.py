@@ -24,6 +24,7 @@ from mdcg.metrics import Matrix
 WIDTH = 6.6  # inches: the text width of a page
 DPI = 200
 MAP = "cividis"
+DIVERGING = "PuOr"  # of what lies on either side of zero: the middle is white
 GREY = "0.45"
 MANY = 12  # tasks, whose names would no longer stand side by side
 RC: dict[Any, Any] = {
@@ -46,6 +47,7 @@ RC: dict[Any, Any] = {
     "lines.markersize": 4,
     "xtick.labelsize": 8,
     "ytick.labelsize": 8,
+    "hatch.linewidth": 0.5,
     "svg.hashsalt": "mdcg",  # equal drawings are equal files
     "axes.unicode_minus": True,
 }
@@ -139,6 +141,24 @@ def heat_map(
             dark = np.sum(image.to_rgba(np.array([value]))[0, :3]) < 1.5
             text = form.format(value).replace("-", "−")
             ax.text(j, i, text, ha="center", va="center", fontsize=size, color="white" if dark else "black")
+    return image
+
+
+def diverging_map(ax: Axes, edges: Matrix, values: Matrix, rows: Sequence[str]) -> Any:
+    """A matrix, its columns between `edges`, as colours on either side of zero, NaN left grey; returns the image.
+
+    In grey both sides darken alike, so cells below zero are hatched.
+    """
+    limit = max(float(np.nanmax(np.abs(values), initial=0)), 0.05)
+    sides = np.arange(len(rows) + 1) - 0.5
+    image = ax.pcolormesh(edges, sides, values, cmap=DIVERGING, vmin=-limit, vmax=limit, rasterized=True)
+    below = np.ma.masked_where(~(values < 0), values)
+    ax.pcolor(edges, sides, below, hatch="/////", facecolor="none", edgecolor="0.4", linewidth=0)
+    ax.set_facecolor("0.8")
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    ax.set_yticks(range(len(rows)), rows)
+    ax.grid(False)
+    ax.tick_params(axis="y", length=0)
     return image
 
 

@@ -1,0 +1,119 @@
+"""Whether the two things that DER asks of memory images agree (the paper, Appendix "Regularising and learning")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from mdcg.methods import Method
+from mdcg.methods.base import cross_entropy
+from mdcg.models import Model
+from mdcg.models.members import Conv2d, Linear
+from mdcg.models.stacked import Stacked
+from mdcg.probes.base import PROBES, Images, Measured, Probe, Sight
+from mdcg.train.kept import KeptLogits
+
+IMAGES = 128  # of each member's memory, at most
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A weight that has output channels."""
+
+    name: str
+    parameter: str  # its name in the model's state
+    axis: int  # of the output channels, after that of the members
+
+
+@PROBES.register("gradients")
+class Gradients(Probe):
+    """Cosine, per layer, between the gradients of the memory's cross-entropy and of its distance to kept logits."""
+
+    def wants(self, task: int, epoch: int, epochs: int) -> bool:
+        return task > 0
+
+    def unsuited(self, method: Method) -> str | None:
+        return None if method.keeps_logits else "it keeps no logits of the images in memory, as DER does"
+
+    def look(self, sight: Sight) -> Measured:
+        """`cosine`: of each layer in `layers`, the mean over output channels.
+
+        Images are as they are, without crop or flip, and BatchNorm goes by the batch, as in training.
+        """
+        layers, images = layers_of(sight.model), sight.memory(range(sight.seen)).at_most(IMAGES)
+        found = torch.full((sight.members, len(layers)), torch.nan, dtype=torch.float64)
+        # On a CPU to the bit as if each were alone; on a GPU in few, large steps.
+        sets = _together([len(own) for own in images.index], apart=sight.compute.device.type == "cpu")
+        was_training = sight.model.training
+        sight.model.train()
+        try:
+            # Neither TF32 nor fused kernels, which would have to be compiled for these shapes.
+            with replace(sight.compute, precision="fp32").settings():
+                for members in sets:
+                    found[members] = _cosines(sight, images, members, layers).cpu()
+        finally:
+            sight.model.train(was_training)
+        return {"layers": [[layer.name for layer in layers]] * sight.members, "cosine": found}
+
+
+def layers_of(model: Model) -> list[Layer]:
+    """In the order of the forward pass, the head's classifier last; named as in backbone and head."""
+    found = []
+    for path, module in model.named_modules():
+        if isinstance(module, Conv2d | Linear):
+            name = path.split(".", 1)[1]
+            found.append(Layer(name, f"{path}.weight", 1 if isinstance(module, Conv2d) else 2))
+        elif isinstance(module, Stacked):
+            found += [
+                Layer(module.names[own].removesuffix(".weight"), f"{path}.{own}", 1)
+                for own, value in module.named_parameters()
+                if value.ndim > 2 and value.requires_grad  # biases and BatchNorm's have one number per channel
+            ]
+    return found
+
+
+def _together(counts: list[int], apart: bool) -> Iterator[list[int]]:
+    """Members whose gradients are computed at once: those with equally many images, or each apart.
+
+    So a member's numbers do not depend on how much its neighbours hold. BatchNorm needs two images.
+    """
+    if apart:
+        yield from ([k] for k, count in enumerate(counts) if count > 1)
+    else:
+        for wanted in sorted({count for count in counts if count > 1}):
+            yield [k for k, count in enumerate(counts) if count == wanted]
+
+
+def _cosines(sight: Sight, images: Images, members: list[int], layers: list[Layer]) -> Tensor:
+    """Of some members with equally many images: (members, layers)."""
+    index = sight.compute.put(np.stack([images.index[k] for k in members]))
+    labels = sight.compute.put(np.stack([images.labels[k] for k in members]))
+    # A copy, so that the model's own statistics stay as they are.
+    state = {name: value.detach()[members].clone() for name, value in sight.model.state_dict().items()}
+    weights = [state[layer.parameter].requires_grad_() for layer in layers]
+    x = sight.pixels.normalise(images.pixels[index])
+    logits: Tensor = functional_call(sight.model, state, (x,), tie_weights=False)
+    distance = (logits - _kept(sight, members).at(index)).square().mean((1, 2))
+    losses = cross_entropy(logits, labels).sum(), distance.sum()
+    learned = torch.autograd.grad(losses[0], weights, retain_graph=True, materialize_grads=True)
+    held = torch.autograd.grad(losses[1], weights, materialize_grads=True)
+    return torch.stack(
+        [channel_cosine(a, b, layer.axis) for a, b, layer in zip(learned, held, layers, strict=True)], dim=1
+    )
+
+
+def _kept(sight: Sight, members: list[int]) -> KeptLogits:
+    assert sight.kept is not None
+    return KeptLogits(sight.kept.index[members], sight.kept.logits[members], sight.kept.place[members])
+
+
+def channel_cosine(a: Tensor, b: Tensor, axis: int) -> Tensor:
+    """Of each member, the mean over the output channels along `axis` whose gradients are not zero: (K, …) → (K,)."""
+    a, b = (gradient.double().movedim(axis, 1).flatten(2) for gradient in (a, b))
+    cosines: Tensor = (a * b).sum(2) / (a.norm(dim=2) * b.norm(dim=2))
+    return cosines.nanmean(1)  # 0 / 0 is left out

@@ -1,0 +1,215 @@
+"""DER's two gradients: the probe against a plain calculation, member by member and channel by channel."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mdcg.errors import MdcgError
+from mdcg.experiments.store import read_record
+from mdcg.figures import FIGURES, Run
+from mdcg.figures.gradients import Gradients as Figure
+from mdcg.methods import METHODS
+from mdcg.models import register_backbone
+from mdcg.probes import Measured, Probe, Sight, gradients, made
+from mdcg.probes.gradients import Gradients, channel_cosine
+from mdcg.train import state as states
+from mdcg.train.loop import Trainer
+from mdcg.train.precision import compute
+from mdcg.train.state import State
+
+from .conftest import Cli, toy_dataset, toy_group
+
+DATASET = toy_dataset([70] * 6)
+MEMBERS: list[tuple[int, int, dict[str, Any]]] = [(0, 12, {}), (1, 300, {"alpha": 0.5}), (2, 12, {}), (3, 41, {})]
+CPU = compute("cpu", "fp32")
+
+
+def small(state: dict[str, Tensor], x: Tensor) -> Tensor:
+    """`smallconv` and its head, of one member, in train mode."""
+    for i in range(3):
+        x = F.conv2d(x, state[f"backbone.convs.{i}.weight"], stride=2 if i else 1, padding=1)
+        scale, shift = state[f"backbone.norms.{i}.weight"], state[f"backbone.norms.{i}.bias"]
+        x = F.relu(F.batch_norm(x, None, None, scale, shift, training=True))
+    return x.mean((2, 3)) @ state["head.classifier.weight"] + state["head.classifier.bias"]
+
+
+def own(channels: int) -> nn.Module:
+    """A user's backbone."""
+    return nn.Sequential(
+        nn.Conv2d(channels, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 5)
+    )
+
+
+def users(state: dict[str, Tensor], x: Tensor) -> Tensor:
+    x = F.conv2d(x, state["backbone.0__weight"], state["backbone.0__bias"])
+    x = F.batch_norm(x, None, None, state["backbone.1__weight"], state["backbone.1__bias"], training=True)
+    x = F.adaptive_avg_pool2d(F.relu(x), 2).flatten(1)
+    x = F.linear(x, state["backbone.5__weight"], state["backbone.5__bias"])
+    return x @ state["head.classifier.weight"] + state["head.classifier.bias"]
+
+
+def memory_of(sight: Sight, k: int) -> list[int]:
+    """At most 128 images that lie evenly in the member's memory, class by class."""
+    held = [int(i) for c in sorted(sight.memories[k].kept) for i in sight.memories[k].kept[c]]
+    if len(held) <= 128:
+        return held
+    return [held[round(i * (len(held) - 1) / 127)] for i in range(128)]
+
+
+def by_hand(sight: Sight, k: int, forward: Callable[[dict[str, Tensor], Tensor], Tensor]) -> dict[str, float]:
+    """The cosines of one member, each loss with a forward pass of its own."""
+    images = memory_of(sight, k)
+    pixels = DATASET.train.images[images].double() / 255
+    x = ((pixels - 0.5) / 0.3).permute(0, 3, 1, 2)
+    position = sight.group.views[k].scenario.position_of_label()
+    labels = torch.tensor([int(position[DATASET.train.labels[i]]) for i in images])
+    assert sight.kept is not None
+    places = sight.kept.index[k].tolist()
+    kept = torch.stack([sight.kept.logits[k, places.index(i)] for i in images]).double()
+    found = []
+    for loss in (lambda z: F.cross_entropy(z, labels), lambda z: ((z - kept) ** 2).mean()):
+        state = {name: value[k].detach().double() for name, value in sight.model.state_dict().items()}
+        weights = {name: value.requires_grad_() for name, value in state.items() if value.is_floating_point()}
+        loss(forward(state, x)).backward()
+        found.append({name: value.grad for name, value in weights.items() if name.endswith("weight")})
+    cosines = {}
+    for name, one in found[0].items():
+        other = found[1][name]
+        if one is None or other is None or one.ndim < 2:
+            continue
+        a, b = one.numpy(), other.numpy()
+        if name == "head.classifier.weight":
+            a, b = a.T, b.T
+        channels = [
+            float(p @ q / np.sqrt((p @ p) * (q @ q)))
+            for p, q in ((a[c].ravel(), b[c].ravel()) for c in range(len(a)))
+            if (p != 0).any() and (q != 0).any()
+        ]
+        cosines[name] = sum(channels) / len(channels)
+    return cosines
+
+
+class Checked(Probe):
+    """The probe, with a look at what it leaves behind."""
+
+    def __init__(self, forward: Callable[[dict[str, Tensor], Tensor], Tensor]) -> None:
+        self.forward, self.pairs = forward, list[tuple[list[float], list[float]]]()
+
+    def wants(self, task: int, epoch: int, epochs: int) -> bool:
+        return Gradients().wants(task, epoch, epochs)
+
+    def look(self, sight: Sight) -> Measured:
+        before, random = copy.deepcopy(sight.model.state_dict()), torch.get_rng_state()
+        modes = [module.training for module in sight.model.modules()]
+        assert {len(memory_of(sight, k)) for k in range(sight.members)} == {12, 41, 128}
+        found = Gradients().look(sight)
+        assert all(torch.equal(value, before[name]) for name, value in sight.model.state_dict().items())
+        assert [module.training for module in sight.model.modules()] == modes
+        assert all(parameter.grad is None for parameter in sight.model.parameters())
+        assert torch.equal(torch.get_rng_state(), random)
+        cosines = found["cosine"]
+        assert isinstance(cosines, Tensor)
+        for k in range(sight.members):
+            self.pairs.append((cosines[k].tolist(), list(by_hand(sight, k, self.forward).values())))
+        return found
+
+
+def trained(members: list[tuple[int, int, dict[str, Any]]], probe: Probe | None, backbone: str = "smallconv") -> State:
+    group = toy_group(DATASET, "der", members, backbone=backbone)
+    trainer = Trainer(group, CPU, probes={"gradients": probe} if probe else None)
+    return trainer.train(states.fresh(group, CPU))
+
+
+@pytest.mark.parametrize(
+    ("backbone", "forward", "layers", "apart"),
+    [
+        ("smallconv", small, ["convs.0", "convs.1", "convs.2", "classifier"], True),
+        ("smallconv", small, ["convs.0", "convs.1", "convs.2", "classifier"], False),  # as on a GPU
+        ("a-users-own", users, ["0", "5", "classifier"], False),
+    ],
+)
+def test_cosines_are_those_of_a_plain_loop(
+    backbone: str,
+    forward: Callable[[dict[str, Tensor], Tensor], Tensor],
+    layers: list[str],
+    apart: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    usual = gradients._together
+    monkeypatch.setattr(gradients, "_together", lambda counts, **on_cpu: usual(counts, apart))
+    if backbone != "smallconv":
+        register_backbone(backbone, own)
+    probe = Checked(forward)
+    state = trained(MEMBERS, probe, backbone)
+    assert len(probe.pairs) == len(MEMBERS) * 2 * 3  # tasks 2 and 3, at the beginning and after each of two epochs
+    for found, expected in probe.pairs:
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+    assert any(min(found) < 0 for found, _ in probe.pairs)
+    row = state.measured[1][0]
+    assert (row["task"], row["epoch"], row["layers"]) == (2, 0, layers)
+    undisturbed = trained(MEMBERS, None, backbone)
+    for name, value in undisturbed.model.state_dict().items():
+        assert torch.equal(value, state.model.state_dict()[name]), name
+
+
+def test_a_member_has_the_same_numbers_alone() -> None:
+    together = trained(MEMBERS, Gradients()).measured
+    for k in (1, 3):
+        assert trained([MEMBERS[k]], Gradients()).measured[0] == together[k]
+
+
+def test_channels_without_a_gradient_are_left_out() -> None:
+    a = torch.tensor([[[3.0, 0, 1], [0, 0, 2]], [[0, 0, 0], [0, 0, 0]]])  # two members, two channels of three
+    b = torch.tensor([[[-3.0, 0, -1], [0, 0, 0]], [[1, 1, 1], [1, 1, 1]]])
+    first, second = channel_cosine(a, b, 1).tolist()
+    assert first == pytest.approx(-1)
+    assert np.isnan(second)
+    of_outputs = channel_cosine(a, b, 2)[0]  # the last axis: (3,0)·(-3,0), 0, (1,2)·(-1,0)
+    assert float(of_outputs) == pytest.approx((-1 - 1 / np.sqrt(5)) / 2)
+
+
+def test_methods_that_keep_no_logits_are_refused(cli: Cli, tmp_path: Path) -> None:
+    with pytest.raises(MdcgError, match="gradients cannot look at replay: it keeps no logits"):
+        made(["gradients"], {"replay": METHODS["replay"]()})
+    told = cli("figure", "gradients", "--scenario", "digits-2", "--methods", "replay", "--out", tmp_path)
+    assert "methods that keep logits" in told.sentence()
+
+
+@pytest.mark.parametrize("name", ["gradients", "embedding"])
+def test_one_task_is_too_few(name: str, cli: Cli, runs: Path) -> None:
+    assert "digits-1 has one task" in cli("figure", name, "--scenario", "digits-1", "--runs", runs).sentence()
+    assert not runs.exists()
+
+
+def test_figure(cli: Cli, runs: Path, tmp_path: Path) -> None:
+    common = ("--scenario", "digits-2", "--epochs", 1, "--runs", runs, "--out", tmp_path)
+    assert cli("figure", "gradients", *common, "--memory", "50", "--seeds", "0-1").code == 0
+    assert cli("figure", "gradients", *common, "--memory", "30", "--seeds", "0").code == 0
+    found = [Run(path.parent, read_record(path.parent)) for path in sorted(runs.glob("*/result.json"))]
+    assert len(found) == 3
+    figure = FIGURES["gradients"]()
+    assert isinstance(figure, Figure)
+    picked = figure.pick(found)
+    assert [run.named() for run in picked] == [{"method": "der", "memory": 50, "seed": seed} for seed in (0, 1)]
+    rows = figure.numbers(picked)
+    assert len(rows) == 2 * 2 * 4  # seeds, looks, layers
+    measured = json.loads((picked[1].folder / "measured" / "gradients.json").read_text())["rows"]
+    last = {row["layer"]: row["cosine"] for row in rows if (row["seed"], row["epoch"]) == (1, 1)}
+    assert last == dict(zip(measured[1]["layers"], measured[1]["cosine"], strict=True))
+    (ax, below, *_) = figure.draw(rows).axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["convs.0", "convs.1", "convs.2", "classifier"]
+    mean = np.mean([row["cosine"] for row in rows if row["layer"] == "classifier" and row["epoch"] == 1])
+    cells = ax.collections[0].get_array()
+    assert cells is not None
+    assert float(np.asarray(cells).reshape(4, 2)[3, 1]) == pytest.approx(mean)
+    assert below.lines[0].get_ydata()[1] == pytest.approx(mean)  # type: ignore[index]
