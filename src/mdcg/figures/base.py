@@ -67,6 +67,8 @@ class OfRuns(Figure):
 
     probes: ClassVar[tuple[str, ...]] = ()  # that must have looked at every run
     seeds: ClassVar[str] = "0-4"  # unless others are asked for
+    several: ClassVar[tuple[str, ...]] = ()  # of what there may be several values: "memory", or settings by name
+    tasks: ClassVar[int] = 1  # the fewest that a scenario must have
 
     @abstractmethod
     def wanted(self, asked: Recipe) -> list[Recipe]:
@@ -79,7 +81,9 @@ class OfRuns(Figure):
 
     def pick(self, runs: Sequence[Run]) -> list[Run]:
         """Of runs of one scenario and protocol, those that it can show together; none, if there is nothing to see."""
-        return [run for run in runs if all(run.has(probe) for probe in self.probes)]
+        return [
+            run for run in runs if len(run.record.sizes) >= self.tasks and all(run.has(probe) for probe in self.probes)
+        ]
 
 
 class OfModels(Figure):

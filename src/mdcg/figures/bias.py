@@ -11,7 +11,8 @@ from matplotlib.figure import Figure as Drawing
 from mdcg.errors import MdcgError
 from mdcg.experiments.recipe import Recipe
 from mdcg.figures import single, style
-from mdcg.figures.base import FIGURES, OfRuns, Row, Run
+from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, of
+from mdcg.figures.pick import one_setting
 from mdcg.methods import METHODS
 
 METHOD = "replay"
@@ -28,19 +29,19 @@ class Bias(OfRuns):
     """Replay's logits and forgetting on the memory's images, and its forgetting on test images."""
 
     probes: ClassVar[tuple[str, ...]] = ("memory",)
+    tasks: ClassVar[int] = 2
 
     def wanted(self, asked: Recipe) -> list[Recipe]:
-        recipe = single.wanted(asked, METHOD)
-        (method,) = recipe.asked_methods()
+        (method,) = single.one_method("bias", asked, METHOD)
         if METHODS[method].starts_anew:
             raise MdcgError(
                 f"{method} begins every task with new weights, so there is no forgetting to draw; name another method.",
                 about="methods",
             )
-        return [recipe]
+        return [of(asked, [method], memory(asked))]
 
     def pick(self, runs: Sequence[Run]) -> list[Run]:
-        return single.alike([run for run in super().pick(runs) if not METHODS[run.spec.method].starts_anew], METHOD)
+        return one_setting([run for run in super().pick(runs) if not METHODS[run.spec.method].starts_anew], METHOD)
 
     def numbers(self, runs: Sequence[Run]) -> list[Row]:
         return [row for run in runs for row in _of_run(run)]

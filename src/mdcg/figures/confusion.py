@@ -15,7 +15,7 @@ from matplotlib.figure import Figure as Drawing
 from mdcg.experiments.recipe import Recipe
 from mdcg.figures import style
 from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, of
-from mdcg.figures.settings import one_setting_each
+from mdcg.figures.pick import one_setting_each
 from mdcg.metrics import Matrix
 
 METHODS = ("replay", "md-cg")
@@ -28,6 +28,7 @@ class Confusion(OfRuns):
     """Predicted against true classes after the last task, per method."""
 
     probes: ClassVar[tuple[str, ...]] = ("confusion",)
+    several: ClassVar[tuple[str, ...]] = ("memory",)
 
     def wanted(self, asked: Recipe) -> list[Recipe]:
         return [of(asked, asked.methods or METHODS, memory(asked))]

@@ -21,6 +21,7 @@ class Drift(OfRuns):
     """KL between the predictions for past test images when a task begins and during its training."""
 
     probes: ClassVar[tuple[str, ...]] = ("drift",)
+    tasks: ClassVar[int] = 2
 
     def wanted(self, asked: Recipe) -> list[Recipe]:
         return [of(asked, asked.methods or METHODS, memory(asked))]

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure as Drawing
 from mdcg.experiments.recipe import Recipe
 from mdcg.figures import style
 from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, of
-from mdcg.figures.settings import needs_second_task, one_setting_each
+from mdcg.figures.pick import one_setting_each
 from mdcg.metrics import Matrix
 
 MOMENTS = ("before", "after")
@@ -25,13 +25,13 @@ class Embedding(OfRuns):
     """The features of test images before and after the last task, on their two principal axes."""
 
     probes: ClassVar[tuple[str, ...]] = ("features",)
+    tasks: ClassVar[int] = 2
     seeds: ClassVar[str] = "0"
 
     def wanted(self, asked: Recipe) -> list[Recipe]:
         """Of each method one run: maps of several cannot be averaged."""
-        needs_second_task("embedding", asked)
         first = asked.model_copy(update={"seeds": asked.seeds[:1]})
-        return [of(first, asked.methods or ["md-cg"], memory(asked)[:1])]
+        return [of(first, asked.methods or ["md-cg"], memory(asked))]
 
     def numbers(self, runs: Sequence[Run]) -> list[Row]:
         rows: list[Row] = []
@@ -59,8 +59,7 @@ class Embedding(OfRuns):
 
     def pick(self, runs: Sequence[Run]) -> list[Run]:
         """Of each method the first seed."""
-        several = [run for run in super().pick(runs) if len(run.record.sizes) > 1]
-        chosen = sorted(one_setting_each(several), key=lambda run: run.spec.seed, reverse=True)
+        chosen = sorted(one_setting_each(super().pick(runs)), key=lambda run: run.spec.seed, reverse=True)
         return list({run.spec.method: run for run in chosen}.values())
 
     def draw(self, rows: Sequence[Row]) -> Drawing:

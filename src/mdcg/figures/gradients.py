@@ -9,12 +9,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
-from mdcg.errors import MdcgError
 from mdcg.experiments.recipe import Recipe
-from mdcg.figures import style
+from mdcg.figures import single, style
 from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, of
-from mdcg.figures.settings import needs_second_task, one_setting
-from mdcg.methods import METHODS
+from mdcg.figures.pick import one_setting
 from mdcg.metrics import Matrix
 
 
@@ -23,14 +21,10 @@ class Gradients(OfRuns):
     """DER: cosine between the gradients of its two losses on memory images, per layer, during training."""
 
     probes: ClassVar[tuple[str, ...]] = ("gradients",)
+    tasks: ClassVar[int] = 2
 
     def wanted(self, asked: Recipe) -> list[Recipe]:
-        """One method and memory size: that of the paper, or the first that was asked for."""
-        needs_second_task("gradients", asked)
-        methods = [name for name in asked.methods or ["der"] if METHODS[name].keeps_logits]
-        if not methods:
-            raise MdcgError("the figure gradients is about methods that keep logits, as der does; name one of them.")
-        return [of(asked, methods[:1], memory(asked)[:1])]
+        return [of(asked, single.one_method("gradients", asked, "der"), memory(asked))]
 
     def numbers(self, runs: Sequence[Run]) -> list[Row]:
         return [
@@ -49,7 +43,7 @@ class Gradients(OfRuns):
         ]
 
     def pick(self, runs: Sequence[Run]) -> list[Run]:
-        return one_setting([run for run in super().pick(runs) if len(run.record.sizes) > 1])
+        return one_setting(super().pick(runs), "der")
 
     def draw(self, rows: Sequence[Row]) -> Drawing:
         epochs, tasks = rows[0]["epochs"], rows[0]["tasks"]

@@ -19,6 +19,7 @@ from mdcg.experiments.words import parse_seeds
 from mdcg.figures import source, style
 from mdcg.figures.base import FIGURES, Figure, OfModels, OfRuns, Row, Run
 from mdcg.files import write_whole
+from mdcg.scenario import parse
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,9 @@ def make(
     Runs that several figures need are trained once, with the probes of all of them.
     """
     figures: dict[str, Figure] = {name: FIGURES[name]() for name in dict.fromkeys(names)}
-    specs = {name: _specs(figure, asked, seeds_given) for name, figure in figures.items() if isinstance(figure, OfRuns)}
+    specs = {
+        name: _specs(name, figure, asked, seeds_given) for name, figure in figures.items() if isinstance(figure, OfRuns)
+    }
     probes: dict[str, set[str]] = {}
     for name, own in specs.items():
         for spec in own:
@@ -70,7 +73,8 @@ def _probes(figure: Figure) -> tuple[str, ...]:
     return figure.probes if isinstance(figure, OfRuns) else ()
 
 
-def _specs(figure: OfRuns, asked: Recipe, seeds_given: bool) -> list[RunSpec]:
+def _specs(name: str, figure: OfRuns, asked: Recipe, seeds_given: bool) -> list[RunSpec]:
+    _check(name, figure, asked)
     if not seeds_given:
         asked = asked.model_copy(update={"seeds": parse_seeds(figure.seeds)})
     wanted = figure.wanted(asked)
@@ -78,6 +82,19 @@ def _specs(figure: OfRuns, asked: Recipe, seeds_given: bool) -> list[RunSpec]:
         recipe.check_names()
     dataset = load_for(asked)
     return list({spec.name: spec for recipe in wanted for spec in recipe.resolve(dataset)}.values())
+
+
+def _check(name: str, figure: OfRuns, asked: Recipe) -> None:
+    """What no figure of its kind can show, before anything trains."""
+    if parse(asked.scenario)[1] < figure.tasks:
+        raise MdcgError(
+            f"the figure {name} begins with task {figure.tasks}, and {asked.scenario} has fewer tasks; name another.",
+            about="scenario",
+        )
+    lists = {key: value for key, value in {"memory": asked.memory, **asked.set}.items() if isinstance(value, list)}
+    for key, values in lists.items():
+        if len(values) > 1 and key not in figure.several:
+            raise MdcgError(f"the figure {name} shows one value of {key}, not {len(values)}; give one.", about=key)
 
 
 def _train(

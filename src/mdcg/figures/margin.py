@@ -9,7 +9,8 @@ from matplotlib.figure import Figure as Drawing
 
 from mdcg.experiments.recipe import Recipe
 from mdcg.figures import single, style
-from mdcg.figures.base import FIGURES, OfRuns, Row, Run
+from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, of
+from mdcg.figures.pick import one_setting
 from mdcg.probes.margin import MOST
 
 METHOD = "md-cg"
@@ -22,12 +23,13 @@ class Margin(OfRuns):
     """MD-CG's probabilities of the truth and of past classes on current images, and their margin loss."""
 
     probes: ClassVar[tuple[str, ...]] = ("margin",)
+    tasks: ClassVar[int] = 2
 
     def wanted(self, asked: Recipe) -> list[Recipe]:
-        return [single.wanted(asked, METHOD)]
+        return [of(asked, single.one_method("margin", asked, METHOD), memory(asked))]
 
     def pick(self, runs: Sequence[Run]) -> list[Run]:
-        return single.alike(super().pick(runs), METHOD)
+        return one_setting(super().pick(runs), METHOD)
 
     def numbers(self, runs: Sequence[Run]) -> list[Row]:
         return [

@@ -1,12 +1,13 @@
-"""Which of many runs can stand side by side in one drawing."""
+"""Which of many runs can stand in one drawing, so that settings are never averaged as if they were seeds."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from mdcg.figures.base import USUAL, Run
 from mdcg.methods import METHODS
+from mdcg.models import HEADS
 
 #: In these members of one drawing may differ.
 FREE = {"method", "hyperparameters", "memory", "head", "head_settings", "seed", "evaluate_every"}
@@ -19,33 +20,47 @@ def one_protocol(runs: Sequence[Run]) -> list[Run]:
     return [run for run, key in zip(runs, keys, strict=True) if key == most[0][0]]
 
 
-def side_by_side(runs: Sequence[Run]) -> list[Run]:
-    """One setting of each method, all with memories of one size: that of most runs. Methods without one join them.
+def alike(runs: Sequence[Run], besides: Collection[str] = ("seed",)) -> list[list[Run]]:
+    """The runs in parts that agree in every setting but these (`seed`, `memory`, or one of method or head)."""
+    parts: dict[tuple[tuple[str, object], ...], list[Run]] = {}
+    for run in runs:
+        known = run.spec.settings().items()
+        key = tuple(sorted((name, value) for name, value in known if name.removeprefix("set.") not in besides))
+        parts.setdefault(key, []).append(run)
+    return list(parts.values())
 
-    Of several settings of a method it is the one with the most seeds, then the paper's choice, then its own head.
-    """
+
+def usual(run: Run, besides: Collection[str] = ()) -> bool:
+    """Whether its head is the method's own, and all settings but these are those chosen for its memory size."""
+    spec, kind = run.spec, METHODS[run.spec.method]
+    expected = kind(**kind.tuned(spec.scenario, spec.memory)).model_dump()
+    expected |= {name: default for name, (default, _) in HEADS[spec.head].settings.items()}
+    own = {**spec.hyperparameters, **spec.head_settings}
+    return spec.head == kind.head and all(own[name] == expected[name] for name in own if name not in besides)
+
+
+def one_setting(runs: Sequence[Run], method: str | None = None) -> list[Run]:
+    """Runs that differ in nothing but the seed: of several settings one of this method, if there is any, with the most
+    seeds, then the usual one, then that with the usual memory."""
+
+    def rank(own: list[Run]) -> tuple[bool, int, bool, bool]:
+        spec = own[0].spec
+        return spec.method == method, len(own), usual(own[0]), spec.memory == USUAL.get(spec.scenario, 500)
+
+    return max(alike(runs), key=rank, default=[])
+
+
+def one_setting_each(runs: Sequence[Run]) -> list[Run]:
+    """The same of every method."""
+    methods = dict.fromkeys(run.spec.method for run in runs)
+    return [run for method in methods for run in one_setting([run for run in runs if run.spec.method == method])]
+
+
+def side_by_side(runs: Sequence[Run]) -> list[Run]:
+    """The same, all with memories of one size: that of most runs. Methods without one join them."""
     if not runs:
         return []
     sizes = Counter(run.spec.memory for run in runs if run.spec.memory)
-    usual = USUAL.get(runs[0].spec.scenario, 500)
-    size = max(sizes, key=lambda size: (sizes[size], size == usual, -size), default=0)
-    return [
-        run
-        for method in dict.fromkeys(run.spec.method for run in runs)
-        for run in one_setting([run for run in runs if run.spec.method == method and run.spec.memory in (0, size)])
-    ]
-
-
-def one_setting(runs: Sequence[Run]) -> list[Run]:
-    """Of runs of one method and memory size, those that differ in the seed alone."""
-    settings: dict[str, list[Run]] = {}
-    for run in runs:
-        settings.setdefault(run.spec.model_copy(update={"seed": 0}).digest(), []).append(run)
-
-    def rank(own: list[Run]) -> tuple[int, bool, bool]:
-        spec = own[0].spec
-        method = METHODS[spec.method]
-        usual = method(**method.tuned(spec.scenario, spec.memory)).model_dump()
-        return len(own), spec.hyperparameters == usual, spec.head == method.head
-
-    return max(settings.values(), key=rank, default=[])
+    wanted = USUAL.get(runs[0].spec.scenario, 500)
+    size = max(sizes, key=lambda size: (sizes[size], size == wanted, -size), default=0)
+    return one_setting_each([run for run in runs if run.spec.memory in (0, size)])

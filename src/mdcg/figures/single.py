@@ -10,44 +10,16 @@ from matplotlib.axes import Axes
 
 from mdcg.errors import MdcgError
 from mdcg.experiments.recipe import Recipe
-from mdcg.experiments.spec import RunSpec
 from mdcg.figures import style
-from mdcg.figures.base import USUAL, Row, Run, memory, of
-from mdcg.methods import METHODS
+from mdcg.figures.base import Row, Run
 from mdcg.metrics import Matrix
-from mdcg.scenario import parse
 
 
-def wanted(asked: Recipe, usual: str) -> Recipe:
-    """Of everything asked for the first: method, memory size, value of each setting."""
-    if parse(asked.scenario)[1] < 2:
-        raise MdcgError(
-            f"{asked.scenario} has one task, and the figure begins with the second; name a scenario with more.",
-            about="scenario",
-        )
-    recipe = of(asked, (asked.methods or [usual])[:1], memory(asked)[:1])
-    first = {key: value[0] if isinstance(value, list) else value for key, value in recipe.set.items()}
-    return recipe.model_copy(update={"set": first})
-
-
-def alike(runs: Sequence[Run], usual: str) -> list[Run]:
-    """Those of one setting, for others are not seeds of it: of the usual method where there are any, then with the
-    most seeds, tuned, with the usual memory."""
-    settings: dict[str, list[Run]] = {}
-    for run in runs:
-        if len(run.record.sizes) > 1:
-            settings.setdefault(run.spec.model_copy(update={"seed": 0}).digest(), []).append(run)
-
-    def rank(own: list[Run]) -> tuple[bool, int, bool, bool]:
-        spec = own[0].spec
-        return spec.method == usual, len(own), _tuned(spec), spec.memory == USUAL.get(spec.scenario, 500)
-
-    return max(settings.values(), key=rank, default=[])
-
-
-def _tuned(spec: RunSpec) -> bool:
-    kind = METHODS[spec.method]
-    return kind(**kind.tuned(spec.scenario, spec.memory)).model_dump() == spec.hyperparameters
+def one_method(figure: str, asked: Recipe, usual: str) -> list[str]:
+    """The one asked for, or the usual one."""
+    if len(asked.methods) > 1:
+        raise MdcgError(f"the figure {figure} shows one method, not {len(asked.methods)}; name one.", about="methods")
+    return asked.methods or [usual]
 
 
 def moments(run: Run, row: Row) -> Row:

@@ -194,7 +194,7 @@ def finish(drawing: Figure, caption: str) -> None:
     for key in drawing.legends:  # they stay in the drawing, when the caption is saved with it
         key.set_bbox_to_anchor((0, 0, 1, 1), transform=drawing.transFigure)
     width, height = drawing.get_size_inches()
-    text = "\n".join(textwrap.wrap(caption, int(width * 18)))
+    text = "\n".join(textwrap.wrap(caption, int(width * 18), break_on_hyphens=False))
     drawing.text(0, -0.06 / height, text, fontsize=7.5, color="0.25", ha="left", va="top", linespacing=1.3)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -144,6 +145,8 @@ def dump(state: State) -> tuple[dict[str, Tensor], Row]:
         tensors |= {"kept.index": state.kept.index, "kept.logits": state.kept.logits}
     for k, memory in enumerate(state.memories):
         tensors[f"memory.{k}"] = torch.from_numpy(memory.indices())
+    for k, rows in enumerate(state.measured):  # as bytes: they may be more than a header can hold
+        tensors[f"measured.{k}"] = torch.frombuffer(bytearray(json.dumps(rows).encode()), dtype=torch.uint8)
     values = {
         "task": state.task,
         "epoch": state.epoch,
@@ -155,7 +158,6 @@ def dump(state: State) -> tuple[dict[str, Tensor], Row]:
         "memories": [[(c, len(kept)) for c, kept in memory.kept.items()] for memory in state.memories],
         "history": state.history,
         "has_start": state.start is not None,
-        "measured": state.measured,
         "measuring": state.measuring,
     }
     return tensors, values
@@ -164,11 +166,10 @@ def dump(state: State) -> tuple[dict[str, Tensor], Row]:
 def select(tensors: dict[str, Tensor], values: Row, members: Sequence[int]) -> tuple[dict[str, Tensor], Row]:
     """What `dump` would have given of these members alone; one may be named several times."""
     chosen = torch.tensor(members)
-    picked = {
-        name: tensor[chosen.to(tensor.device)] for name, tensor in tensors.items() if not name.startswith("memory.")
-    }
-    picked |= {f"memory.{k}": tensors[f"memory.{member}"] for k, member in enumerate(members)}
-    lists = {name: [list(values[name][member]) for member in members] for name in ("memories", "history", "measured")}
+    own = ("memory.", "measured.")  # each member's apart, for they differ in length
+    picked = {name: tensor[chosen.to(tensor.device)] for name, tensor in tensors.items() if not name.startswith(own)}
+    picked |= {f"{kind}{k}": tensors[f"{kind}{member}"] for kind in own for k, member in enumerate(members)}
+    lists = {name: [list(values[name][member]) for member in members] for name in ("memories", "history")}
     return picked, {**values, **lists}
 
 
@@ -196,7 +197,8 @@ def revive(tensors: dict[str, Tensor], values: Row, group: Group, compute: Compu
     state.correct = tensors["correct"].numpy().copy()
     state.loss_sum = tensors["loss_sum"].to(compute.device)
     state.hits = tensors["hits"].to(compute.device)
-    state.history, state.measured, state.measuring = (values[name] for name in ("history", "measured", "measuring"))
+    state.history, state.measuring = values["history"], values["measuring"]
+    state.measured = [json.loads(tensors[f"measured.{k}"].numpy().tobytes()) for k in range(len(group.members))]
     state.task, state.epoch, state.step = values["task"], values["epoch"], values["step"]
     state.seconds, state.forked = values["seconds"], values["forked"]
     return state
