@@ -21,7 +21,10 @@ CLASSES = 2  # of each task
 COUNTED = (1, 2, 3, 4, 5, 7, 10, 14, 20, 30, 45, 70, 100)  # numbers of tasks for which a real head is grown
 MEMORIES = (200, 500, 1000, 2000)
 FORMULA, COUNT, MEMORY = "gates, by formula", "gates, counted in a head", "memory"
-LOOKS = {FORMULA: style.LOOKS[0] | {"marker": ""}, COUNT: style.LOOKS[1] | {"linestyle": ""}}
+LOOKS = {
+    FORMULA: style.LOOKS[0] | {"marker": ""},
+    COUNT: style.LOOKS[1] | {"linestyle": "", "markerfacecolor": "white"},
+}
 
 
 @FIGURES.register("head-growth")
@@ -51,7 +54,7 @@ class HeadGrowth(OfModels):
         for what, look in LOOKS.items():
             own = [row for row in rows if row["what"] == what and row["floats"]]  # one task has no gates
             ax.plot([row["tasks"] for row in own], [row["floats"] for row in own], label=what, **look)
-        ax.set_xlim(0, max(row["tasks"] for row in rows))
+        ax.set_xlim(0, 1.02 * max(row["tasks"] for row in rows))
         for row in (row for row in rows if row["what"] == MEMORY):
             ax.axhline(row["floats"], color=style.GREY, linewidth=0.9, zorder=1)
             ax.plot(row["tasks"], row["floats"], "o", color="black", markersize=4.5)

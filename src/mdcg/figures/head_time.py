@@ -93,7 +93,7 @@ class HeadTime(OfModels):
     def caption(self, rows: Sequence[Row]) -> str:
         return (
             f"Time of one forward of a batch of {rows[0]['batch']} images through a head alone, the mean of "
-            f"{FORWARDS} in a row, and through the whole model with cascaded gates: median of {REPEATS} such "
+            f"{FORWARDS} in a row, and through the whole model with cascaded gates: median of several such "
             "measurements, and their middle half as a band. One module per gate: the same gates, one small layer "
             "after the other."
         )
