@@ -67,10 +67,10 @@ class Floats(OfRuns):
             look = style.look_of(method, [method])
             ax.errorbar(x, means, bars, label=method, capsize=2.5, elinewidth=0.8, capthick=0.8, **look)
         ax.set_xscale("log")
-        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))
+        ax.xaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
         ax.xaxis.set_minor_locator(NullLocator())
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
-        ax.set_xlabel("additional floats: pixels in memory, gates, kept logits")
+        ax.set_xlabel("additional floats")
         ax.set_ylabel("ACC (%)")
         style.legend(drawing, [ax], columns=6)
         return drawing

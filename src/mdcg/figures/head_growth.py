@@ -18,7 +18,7 @@ from mdcg.figures.models import features, given
 from mdcg.models.heads import CascadedGates
 
 CLASSES = 2  # of each task
-COUNTED = (1, 2, 3, 4, 5, 7, 10, 14, 20, 30, 45, 70, 100)  # numbers of tasks for which a real head is grown
+COUNTED = (1, 2, 3, 4, 5, 7, 10, 14, 20, 30, 40, 65, 100)  # numbers of tasks for which a real head is grown
 MEMORIES = (200, 500, 1000, 2000)
 FORMULA, COUNT, MEMORY = "gates, by formula", "gates, counted in a head", "memory"
 LOOKS = {

@@ -54,7 +54,7 @@ class Maps(OfRuns):
         best = means(rows, self.down, self.across, "ACC")
         for ax, metric, title in zip(axes, ("ACC", "BWT"), ("A  ACC (%)", "B  BWT (percentage points)"), strict=True):
             found = means(rows, self.down, self.across, metric)
-            image = style.heat_map(ax, found, _named(downs), _named(across), title, size=8 if len(across) < 6 else 7)
+            image = style.heat_map(ax, found, _named(downs), _named(across), title, size=_size(len(across)))
             bar = drawing.colorbar(image, ax=ax, pad=0.02, aspect=30)
             bar.outline.set_visible(False)
             ax.set_xlabel(self.labels[self.across])
@@ -95,6 +95,11 @@ def _value(run: Run, setting: str) -> float | None:
     """A setting of method or head, or the memory size; None where the run has no such number."""
     found = {**run.spec.hyperparameters, **run.spec.head_settings, "memory": run.spec.memory or None}.get(setting)
     return None if isinstance(found, bool | str) else found
+
+
+def _size(columns: int) -> float:
+    """Of the numbers, in points: as large as fits into a cell."""
+    return max(4, min(8, 42 / columns))
 
 
 def _named(numbers: Sequence[float]) -> list[str]:

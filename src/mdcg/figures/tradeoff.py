@@ -20,7 +20,7 @@ class Tradeoff(Maps):
     seeds: ClassVar[str] = "0-1"  # each of them is a whole grid of runs
     down: ClassVar[str] = "lam"
     across: ClassVar[str] = "memory"
-    labels: ClassVar[dict[str, str]] = {"lam": "weight of the margin loss, λ", "memory": "memory size (images)"}
+    labels: ClassVar[dict[str, str]] = {"lam": "margin weight, λ", "memory": "memory size (images)"}
     frames: ClassVar[bool] = True
 
     def wanted(self, asked: Recipe) -> list[Recipe]:
