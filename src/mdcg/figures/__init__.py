@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from mdcg.figures import bias, confusion, drift, embedding, forgetting, gradients, margin  # noqa: F401 (each registers its own)
+from mdcg.figures import (  # noqa: F401 (each registers its own)
+    bias,
+    confusion,
+    drift,
+    embedding,
+    floats,
+    forgetting,
+    gradients,
+    head_growth,
+    head_time,
+    margin,
+    sigmoid,
+    tradeoff,
+)
 from mdcg.figures.base import FIGURES, Figure, OfModels, OfRuns, Run
 
 __all__ = ["FIGURES", "Figure", "OfModels", "OfRuns", "Run"]

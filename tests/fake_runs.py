@@ -1,0 +1,53 @@
+"""Finished runs that nobody trained, for figures that look at settings and accuracies alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mdcg.experiments.spec import RunSpec
+from mdcg.experiments.store import Record
+from mdcg.figures import Run
+from mdcg.methods import METHODS
+from mdcg.models import HEADS
+
+
+def spec(method: str = "md-cg", memory: int = 500, seed: int = 0, head: str | None = None, **others: Any) -> RunSpec:
+    """Of C10-5; `others` are settings of method or head, and anything else that a spec has."""
+    kind, chosen = METHODS[method], head or METHODS[method].head
+    about = {"scenario": "c10-5", "backbone": "resnet20", "image_size": None}
+    about |= {key: others.pop(key) for key in list(others) if key in RunSpec.model_fields}
+    of_head = {key: others.pop(key, default) for key, (default, _) in HEADS[chosen].settings.items()}
+    hyper = kind(**{**kind.tuned(str(about["scenario"]), memory), **others}).model_dump()
+    training = {"epochs": 20, "batch_size": 32, "rate": 0.01, "momentum": 0.8, "precision": "auto", "hold_out": 0.0}
+    return RunSpec(
+        fingerprint="none",
+        method=method,
+        hyperparameters=hyper,
+        memory=memory,
+        head=chosen,
+        head_settings=of_head,
+        evaluate_every=0,
+        seed=seed,
+        **{**training, **about},
+    )
+
+
+def finished(of: RunSpec, sizes: tuple[int, ...] = (2, 2, 2, 2, 2)) -> Run:
+    """With accuracies drawn from its settings."""
+    classes = sum(sizes)
+    rng = np.random.default_rng(int(of.digest(), 16))
+    record = Record(
+        spec=of,
+        sizes=list(sizes),
+        order=list(range(classes)),
+        class_names=[str(position) for position in range(classes)],
+        correct=rng.integers(0, 101, (len(sizes), classes)).tolist(),
+        total=[100] * classes,
+        memory={},
+        history=[],
+        seconds=1.0,
+    )
+    return Run(Path("nowhere"), record)
