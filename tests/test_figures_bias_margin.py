@@ -10,28 +10,37 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mdcg.experiments.recipe import make_recipe
 from mdcg.experiments.store import read_record
 from mdcg.figures.base import OfRuns, Run
 from mdcg.figures.bias import Bias
+from mdcg.figures.make import make
 from mdcg.figures.margin import Margin
 from tests.conftest import Cli
 
-SMALL = ("--scenario", "digits-3", "--epochs", 2, "--memory", "12,40", "--seeds", "0,3")
 Row = dict[str, Any]
 
 
-def made(cli: Cli, name: str, tmp_path: Path) -> tuple[list[Row], list[Run]]:
-    """The CSV's rows, and the runs behind them."""
-    answer = cli("figure", name, *SMALL, "--runs", tmp_path / "runs", "--out", tmp_path / "out")
-    assert answer.code == 0, answer.err
-    for kind in ("svg", "png"):
-        assert (tmp_path / "out" / f"{name}-digits-3.{kind}").stat().st_size > 10_000
-    with (tmp_path / "out" / f"{name}-digits-3.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    folders = sorted((tmp_path / "runs").glob("digits-3_*"))
-    runs = [Run(folder, read_record(folder)) for folder in folders]
-    assert [(run.spec.seed, run.spec.memory) for run in runs] == [(0, 12), (3, 12)]  # the first size alone
-    return rows, runs
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both figures in `out`, of two seeds each, and the runs behind them in `runs`."""
+    folder = tmp_path_factory.mktemp("bias-margin")
+    asked = make_recipe(scenario="digits-3", epochs=2, memory=12, seeds=[0, 3], out=folder / "runs")
+    make(["bias", "margin"], asked, folder / "out", True, None, pytest.fail)
+    return folder
+
+
+def rows_of(name: str, folder: Path) -> list[Row]:
+    """Those of the CSV."""
+    with (folder / "out" / f"{name}-digits-3.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def runs_of(method: str, folder: Path) -> list[Run]:
+    folders = sorted((folder / "runs").glob(f"digits-3_{method}_*"))
+    runs = [Run(own, read_record(own)) for own in folders]
+    assert [(run.spec.method, run.spec.seed, run.spec.memory) for run in runs] == [(method, 0, 12), (method, 3, 12)]
+    return runs
 
 
 def measured(run: Run, probe: str) -> list[Row]:
@@ -39,16 +48,20 @@ def measured(run: Run, probe: str) -> list[Row]:
     return rows
 
 
-def replace(run: Run, probe: str, rows: list[Row]) -> None:
-    (run.folder / "measured" / f"{probe}.json").write_text(json.dumps({"rows": rows, "seconds": 0.0}))
+def with_rows(run: Run, probe: str, rows: list[Row], folder: Path) -> Run:
+    """The run as if the probe had measured these."""
+    file = folder / str(run.spec.seed) / "measured" / f"{probe}.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"rows": rows, "seconds": 0.0}))
+    return Run(folder / str(run.spec.seed), run.record)
 
 
 def look(task: int, epoch: int, **found: Any) -> Row:
     return {"task": task, "epoch": epoch, "step": 0, **found}
 
 
-def test_bias_writes_what_was_measured_and_what_follows_from_it(cli: Cli, tmp_path: Path) -> None:
-    rows, runs = made(cli, "bias", tmp_path)
+def test_bias_writes_what_was_measured_and_what_follows_from_it(folder: Path) -> None:
+    rows, runs = rows_of("bias", folder), runs_of("replay", folder)
     assert len(rows) == 2 * (3 + 3 * 2)  # seeds, looks in task 2 and 3, past tasks
     by_place = {tuple(int(row[key]) for key in ("seed", "task", "epoch", "past_task")): row for row in rows}
     for run in runs:
@@ -64,9 +77,8 @@ def test_bias_writes_what_was_measured_and_what_follows_from_it(cli: Cli, tmp_pa
                     assert float(row[f"{images}_forgetting"]) == pytest.approx(now - then, abs=1e-5)
 
 
-def test_bias_by_hand(cli: Cli, tmp_path: Path) -> None:
+def test_bias_by_hand(folder: Path, tmp_path: Path) -> None:
     """Task 1 was learned to 90% in memory and 80% on test images, task 2 to 70% and 60%; None: nothing in memory."""
-    _, (run, other) = made(cli, "bias", tmp_path)
     rows = [
         look(2, 0, logit=[1.0], memory_accuracy=[90.0], test_accuracy=[80.0]),
         look(2, 1, logit=[2.0], memory_accuracy=[85.0], test_accuracy=[50.0]),
@@ -75,9 +87,9 @@ def test_bias_by_hand(cli: Cli, tmp_path: Path) -> None:
         look(3, 1, logit=[None, 1.5], memory_accuracy=[None, 60.0], test_accuracy=[40.0, 35.0]),
         look(3, 2, logit=[5.0, 2.0], memory_accuracy=[100.0, 71.0], test_accuracy=[30.0, 61.0]),
     ]
-    replace(run, "memory", rows)
-    replace(other, "memory", [row | {"logit": [4.0] * (row["task"] - 1)} for row in rows])
-    found = Bias().numbers([run, other])
+    run, other = runs_of("replay", folder)
+    others = [row | {"logit": [4.0] * (row["task"] - 1)} for row in rows]
+    found = Bias().numbers([with_rows(run, "memory", rows, tmp_path), with_rows(other, "memory", others, tmp_path)])
     own = [row for row in found if row["seed"] == 0 and row["past_task"] == 1]
     assert [row["memory_forgetting"] for row in own] == [0, -5, 5, 4, None, 10]
     assert [row["test_forgetting"] for row in own] == [0, -30, -20, -20, -40, -50]
@@ -96,8 +108,8 @@ def test_bias_by_hand(cli: Cli, tmp_path: Path) -> None:
     assert "A single seed." in Bias().caption([row for row in found if row["seed"] == 3])
 
 
-def test_margin_writes_and_draws_what_was_measured(cli: Cli, tmp_path: Path) -> None:
-    rows, runs = made(cli, "margin", tmp_path)
+def test_margin_writes_and_draws_what_was_measured(folder: Path) -> None:
+    rows, runs = rows_of("margin", folder), runs_of("md-cg", folder)
     assert len(rows) == 2 * 2 * 3
     by_place = {tuple(int(row[key]) for key in ("seed", "task", "epoch")): row for row in rows}
     for run in runs:
@@ -113,9 +125,9 @@ def test_margin_writes_and_draws_what_was_measured(cli: Cli, tmp_path: Path) -> 
         np.testing.assert_allclose(drawn, np.array([*mean[:3], np.nan, *mean[3:], np.nan]))
 
 
-@pytest.mark.parametrize(("name", "figure"), [("bias", Bias()), ("margin", Margin())])
-def test_one_setting_is_picked(name: str, figure: OfRuns, cli: Cli, tmp_path: Path) -> None:
-    _, (run, _) = made(cli, name, tmp_path)
+@pytest.mark.parametrize(("method", "figure"), [("replay", Bias()), ("md-cg", Margin())])
+def test_one_setting_is_picked(method: str, figure: OfRuns, folder: Path, tmp_path: Path) -> None:
+    run, _ = runs_of(method, folder)
 
     def like(**spec: Any) -> Run:
         return Run(run.folder, run.record.model_copy(update={"spec": run.spec.model_copy(update=spec)}))
@@ -129,8 +141,8 @@ def test_one_setting_is_picked(name: str, figure: OfRuns, cli: Cli, tmp_path: Pa
     assert figure.pick([*small[:1], *other]) == small[:1]
     assert figure.pick([*other[:1], *unmeasured]) == other[:1]
     assert figure.pick(unmeasured) == []
-    assert figure.pick(anew) == ([] if name == "bias" else anew)
-    if name == "margin":  # settings that the paper did not choose come after those that it did
+    assert figure.pick(anew) == ([] if method == "replay" else anew)
+    if method == "md-cg":  # settings that the paper did not choose come after those that it did
         assert figure.pick([like(hyperparameters={**run.spec.hyperparameters, "lam": 0.125}), run]) == [run]
 
 
@@ -139,8 +151,6 @@ def test_one_setting_is_picked(name: str, figure: OfRuns, cli: Cli, tmp_path: Pa
     [
         (("bias", "--scenario", "digits-5", "--methods", "naive"), "keeps no images in memory"),
         (("bias", "--scenario", "digits-5", "--methods", "gdumb"), "gdumb begins every task with new weights"),
-        (("bias", "--scenario", "digits-1"), "digits-1 has one task"),
-        (("margin", "--scenario", "digits-1"), "digits-1 has one task"),
     ],
 )
 def test_what_cannot_be_drawn_is_said_before_anything_trains(
