@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import itertools
-import json
-from io import BytesIO
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -17,14 +17,16 @@ from matplotlib.figure import Figure as Drawing
 from PIL import Image
 
 import mdcg
+from mdcg.experiments.recipe import make_recipe
 from mdcg.experiments.store import MEASURED, RESULT, read_record
 from mdcg.experiments.words import parse_seeds, spell_seeds
-from mdcg.figures import FIGURES, OfRuns, Run, style
-from mdcg.figures.make import drawing
+from mdcg.figures import FIGURES, Figure, Run, drift, floats, forgetting, head_time, make, style
+from mdcg.figures.base import Row
 from mdcg.figures.pick import one_protocol, side_by_side
 from mdcg.figures.source import of_runs
 from mdcg.metrics import Matrix
 from tests.conftest import Cli
+from tests.layout import faults, touches_the_edge
 
 SMALL = ("--scenario", "digits-3", "--memory", "30", "--epochs", "2")
 
@@ -83,7 +85,7 @@ def test_what_there_is(cli: Cli) -> None:
         (("figure", "drift", *SMALL, "--seeds", "x"), "not a list of seeds"),
         (("figure", "drift", *SMALL, "--set", "lambda=1"), "unknown setting"),
         (("figure", "drift", *SMALL, "--methods", "replya"), "unknown method 'replya'; did you mean 'replay'?"),
-        (("figure", "gradients", *SMALL, "--methods", "replay"), "gradients cannot look at replay"),
+        (("figure", "gradients", *SMALL, "--methods", "replay"), "the probe gradients cannot look at replay: it"),
         (("figure", "drift", *SMALL, "--memory", "3"), "a memory of 3 cannot hold one image of each"),
     ],
 )
@@ -92,6 +94,36 @@ def test_mistakes(cli: Cli, words: tuple[str, ...], said: str, runs: Path, tmp_p
     assert said in cli(*words, "--runs", runs, "--out", out).sentence()
     assert not runs.exists()
     assert not out.exists()
+
+
+@pytest.mark.parametrize("name", ["bias", "drift", "embedding", "forgetting", "gradients", "margin", "sigmoid"])
+def test_memory_sizes_are_not_averaged_as_if_they_were_seeds(cli: Cli, name: str, runs: Path) -> None:
+    words = ("figure", name, "--scenario", "digits-3", "--memory", "30,40", "--runs", runs)
+    said = f"the figure {name} shows one value of memory, not 2; give one."
+    assert said in cli(*words).sentence()
+    assert not runs.exists()
+
+
+@pytest.mark.parametrize("name", ["bias", "confusion", "drift", "embedding", "floats", "forgetting", "margin"])
+def test_nor_are_settings(cli: Cli, name: str, runs: Path) -> None:
+    words = ("figure", name, *SMALL, "--set", "lam=1,0.5", "--runs", runs)
+    assert f"the figure {name} shows one value of lam, not 2; give one." in cli(*words).sentence()
+    assert not runs.exists()
+
+
+@pytest.mark.parametrize("name", ["bias", "gradients", "margin"])
+def test_nor_methods(cli: Cli, name: str, runs: Path) -> None:
+    words = ("figure", name, *SMALL, "--methods", "der,md-cg", "--runs", runs)
+    assert f"the figure {name} shows one method, not 2; name one." in cli(*words).sentence()
+    assert not runs.exists()
+
+
+@pytest.mark.parametrize("name", ["bias", "drift", "embedding", "gradients", "margin"])
+def test_what_begins_with_the_second_task(cli: Cli, name: str, runs: Path) -> None:
+    words = ("figure", name, "--scenario", "digits-1", "--memory", "30", "--runs", runs)
+    said = f"the figure {name} begins with task 2, and digits-1 has fewer tasks; name another."
+    assert said in cli(*words).sentence()
+    assert not runs.exists()
 
 
 def test_runs_that_fail_are_left_out_and_said(cli: Cli, runs: Path, tmp_path: Path) -> None:
@@ -195,42 +227,59 @@ def test_numbers_in_a_map() -> None:
     assert [text.get_color() for text in ax.texts][:2] == ["white", "black"]  # on the darkest and the lightest
 
 
-@pytest.mark.parametrize("name", ["drift", "forgetting"])
-@pytest.mark.parametrize("seeds", [1, 3])
-def test_nothing_is_cut_or_covered(name: str, seeds: int, runs: Path) -> None:
-    """Every text lies inside the picture, and no legend over a panel."""
-    mdcg.run(
-        scenario="digits-5",
-        method="md-cg",
-        memory=20,
-        epochs=1,
-        seeds=range(seeds),
-        out=runs,
-        probes=["drift"],
-        quiet=True,
-    )
-    figure = FIGURES[name]()
-    assert isinstance(figure, OfRuns)
-    rows = json.loads(json.dumps(figure.numbers(found(runs))))
-    with style.styled():
-        drawn = figure.draw(rows)
-        style.finish(drawn, "A caption that is long enough to go on to a second line, and then to a third. " * 4)
-        drawn.draw_without_rendering()
-        whole = drawn.get_tightbbox()
-        scale = drawn.dpi
-        keys = [key.get_window_extent() for key in drawn.legends]
-        for ax in drawn.axes:
-            assert not any(key.overlaps(ax.get_window_extent()) for key in keys)
-            labels = ax.xaxis.get_tightbbox()
-            assert labels is None or not any(key.overlaps(labels) for key in keys)
-            for text in [ax.title, ax.xaxis.label, ax.yaxis.label, *ax.get_xticklabels(), *ax.get_yticklabels()]:
-                if text.get_text() and text.get_visible():
-                    box = text.get_window_extent()
-                    assert box.x0 >= whole.x0 * scale - 1
-                    assert box.x1 <= whole.x1 * scale + 1
-        (below,) = drawn.texts
-        assert not any(key.overlaps(below.get_window_extent()) for key in keys)
-    picture = drawing(figure, rows, "caption", ["png"])["png"]
-    pixels = np.asarray(Image.open(BytesIO(picture)).convert("L"))
-    frame = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
-    assert frame.min() == 255  # a white edge: nothing touches it
+@dataclass(frozen=True)
+class Pictures:
+    """All figures, made as `mdcg figure` makes them."""
+
+    folder: Path
+    drawn: list[tuple[str, Drawing]]  # by name, of two seeds and of one
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Pictures:
+    folder = tmp_path_factory.mktemp("pictures")
+    drawn: list[tuple[str, Drawing]] = []
+    real, finish = make.drawing, style.finish
+
+    def draw(figure: Figure, rows: list[Row], caption: str) -> dict[str, bytes]:
+        name = next(name for name in FIGURES.names() if FIGURES[name] is type(figure))
+
+        def finished(drawing: Drawing, caption: str) -> None:
+            finish(drawing, caption)
+            drawn.append((name, drawing))
+
+        patch.setattr(style, "finish", finished)
+        first = [row for row in rows if row.get("seed", 0) == 0]
+        if len(first) < len(rows):
+            real(figure, first, caption, [])
+        return real(figure, rows, caption)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(make, "drawing", draw)
+        patch.setattr(style, "DPI", 100)
+        patch.setattr(drift, "METHODS", ("der", "replay", "md-cg"))  # that other figures train as well
+        patch.setattr(forgetting, "METHODS", ("naive", "replay", "md-cg"))
+        patch.setattr(floats, "METHODS_SHOWN", ("replay", "md-cg"))
+        for name, value in {"TASKS": 6, "FORWARDS": 2, "REPEATS": 2}.items():
+            patch.setattr(head_time, name, value)
+        several: dict[str, dict[str, Any]] = {
+            "floats": {"memory": [30, 40]},
+            # A map looks the same whatever the number of seeds.
+            "tradeoff": {"memory": [30, 40], "set": {"lam": [1, 0.25]}, "seeds": [0]},
+            "sigmoid": {"set": {"gamma": [0.5, 1], "beta": [1, 10]}, "seeds": [0]},
+        }
+        together = [name for name in FIGURES.names() if name not in several]
+        for names, own in [(together, {}), *(([name], own) for name, own in several.items())]:
+            asked = {"scenario": "digits-3", "memory": 30, "epochs": 1, "seeds": [0, 1], "out": folder / "runs"}
+            make.make(names, make_recipe(**{**asked, **own}), folder / "figures", True, None, pytest.fail)
+    return Pictures(folder / "figures", drawn)
+
+
+def test_nothing_is_cut_or_covered(pictures: Pictures) -> None:
+    once = ["head-growth", "head-time", "embedding", "sigmoid", "tradeoff"]  # of models, or of a single seed
+    assert Counter(name for name, _ in pictures.drawn) == {name: 2 - (name in once) for name in FIGURES.names()}
+    assert not [(name, fault) for name, drawn in pictures.drawn for fault in faults(drawn)]
+    for name in FIGURES.names():
+        assert not touches_the_edge((pictures.folder / f"{name}-digits-3.png").read_bytes()), name
+        root = ElementTree.parse(pictures.folder / f"{name}-digits-3.svg").getroot()
+        assert root.tag.endswith("svg"), name
