@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mdcg.experiments.spec import RunSpec
-from mdcg.experiments.store import Record
+from mdcg.experiments.store import Record, measured_file
 from mdcg.figures import Run
 from mdcg.methods import METHODS
 from mdcg.models import HEADS
@@ -51,3 +53,11 @@ def finished(of: RunSpec, sizes: tuple[int, ...] = (2, 2, 2, 2, 2)) -> Run:
         seconds=1.0,
     )
     return Run(Path("nowhere"), record)
+
+
+def with_rows(run: Run, probe: str, rows: Sequence[dict[str, Any]], under: Path) -> Run:
+    """The run as if a probe had measured this, in a folder of its own."""
+    file = measured_file(under / run.spec.name, probe)
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"rows": rows, "seconds": 0.0}))
+    return Run(under / run.spec.name, run.record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from io import BytesIO
 
 import numpy as np
@@ -12,7 +13,8 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 from PIL import Image
 
-from mdcg.figures import style
+from mdcg.figures import Figure, style
+from mdcg.figures.base import Row
 
 Named = tuple[str, Bbox]
 Boxes = npt.NDArray[np.float64]  # (n, 4): left, bottom, right, top in pixels
@@ -35,6 +37,14 @@ def faults(drawn: Drawing) -> list[str]:
         found += _over(legends, named)
         found += [f"panel {place} has a legend inside" for place, ax in enumerate(panels) if ax.get_legend()]
         return found + _texts_over_texts(texts)
+
+
+def finished(figure: Figure, rows: Sequence[Row]) -> Drawing:
+    """As it is before it is saved."""
+    with style.styled():
+        drawn = figure.draw(rows)
+        style.finish(drawn, figure.caption(rows))
+    return drawn
 
 
 def touches_the_edge(png: bytes) -> bool:
@@ -71,7 +81,7 @@ def _within(axis: Axis, place: float) -> bool:
 
 
 def _cut(box: Bbox, saved: Bbox) -> bool:
-    return box.x0 < saved.x0 or box.y0 < saved.y0 or box.x1 > saved.x1 or box.y1 > saved.y1
+    return bool(box.x0 < saved.x0 or box.y0 < saved.y0 or box.x1 > saved.x1 or box.y1 > saved.y1)
 
 
 def _over(some: list[Named], others: list[Named]) -> list[str]:

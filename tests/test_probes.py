@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,7 +26,7 @@ from tests.conftest import Cli, toy_dataset, toy_group
 
 CPU = compute("cpu", "fp32")
 MEMBERS: list[tuple[int, int, dict[str, Any]]] = [(0, 12, {}), (1, 20, {}), (0, 15, {})]
-ASKED: dict[str, Any] = {"scenario": "digits-2", "method": "replay", "memory": 30, "epochs": 2, "quiet": True}
+ASKED: dict[str, Any] = {"scenario": "digits-2", "method": "replay", "memory": 30, "epochs": 1, "quiet": True}
 
 
 class Norm(Probe):
@@ -59,11 +60,16 @@ def trained(group: Group, probes: dict[str, Probe]) -> State:
     return Trainer(group, CPU, probes=probes).train(states.fresh(group, CPU))
 
 
-@pytest.mark.parametrize("method", ["md-cg", "der", "replay", "naive"])
+@cache
+def watched_by_all(method: str) -> State:
+    """Trained once for several tests, which leave it as it is."""
+    return trained(group_of(method), probes_for(group_of(method)))
+
+
+@pytest.mark.parametrize("method", ["md-cg", "der", "naive"])
 def test_a_watched_run_is_the_same_to_the_bit(method: str) -> None:
-    group = group_of(method)
-    tensors, values = states.dump(trained(group, {}))
-    state = trained(group, probes_for(group))
+    tensors, values = states.dump(trained(group_of(method), {}))
+    state = watched_by_all(method)
     assert all(state.measured)
     watched, noted = states.dump(state)
     assert tensors.keys() == watched.keys()
@@ -73,9 +79,7 @@ def test_a_watched_run_is_the_same_to_the_bit(method: str) -> None:
 
 @pytest.mark.parametrize("method", ["md-cg", "der"])
 def test_a_member_is_measured_in_company_as_alone(method: str) -> None:
-    group = group_of(method)
-    together = trained(group, probes_for(group)).measured
-    for member, rows in zip(MEMBERS, together, strict=True):
+    for member, rows in zip(MEMBERS[:2], watched_by_all(method).measured[:2], strict=True):
         alone = group_of(method, [member])
         # What looks between epochs knows the longest member's steps only.
         (expected,) = trained(alone, probes_for(alone)).measured
@@ -103,12 +107,10 @@ def test_when_a_probe_looks() -> None:
     assert looks == expected
 
 
-@pytest.mark.parametrize("method", ["md-cg", "der"])
-@pytest.mark.parametrize("after", [1, 9, 14, 21])
+@pytest.mark.parametrize(("method", "after"), [("md-cg", 9), ("md-cg", 21), ("der", 1), ("der", 14)])
 def test_interrupted_measurements_go_on(method: str, after: int) -> None:
     group = group_of(method)
     probes = probes_for(group)
-    whole = trained(group, probes)
     left, saved = after, []
 
     def stop() -> bool:
@@ -123,7 +125,7 @@ def test_interrupted_measurements_go_on(method: str, after: int) -> None:
     copied = {name: value.clone() for name, value in tensors.items()}
     again = states.revive(copied, json.loads(json.dumps(values)), group, CPU)
     Trainer(group, CPU, probes=probes).train(again)
-    assert again.measured == whole.measured
+    assert again.measured == watched_by_all(method).measured
     assert again.start is None
 
 
@@ -161,7 +163,7 @@ def test_a_finished_run_is_repeated_for_a_probe_and_stays_as_it_was(
     assert "2 finished runs are trained again, so that drift can look at them" in capsys.readouterr().err
     assert results == {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in runs.glob(f"*/{RESULT}")}
     rows = watched.measured("drift")
-    assert [(row["seed"], row["task"], row["epoch"]) for row in rows] == [(s, 2, e) for s in (0, 1) for e in range(3)]
+    assert [(row["seed"], row["task"], row["epoch"]) for row in rows] == [(s, 2, e) for s in (0, 1) for e in range(2)]
     assert [row["kl"] for row in rows if row["epoch"] == 0] == [[0.0], [0.0]]
     assert all(row["kl"][0] > 0 for row in rows if row["epoch"])
     before = {path: path.stat().st_mtime_ns for path in runs.glob(f"*/{MEASURED}/*")}

@@ -19,7 +19,7 @@ from mdcg.train.precision import compute
 from mdcg.train.state import State
 from tests.conftest import toy_dataset, toy_group
 
-COUNTS = [33, 48, 64, 40, 57, 36]
+COUNTS = [16, 24, 31, 20, 28, 18]
 MEMBERS: list[tuple[int, int, dict[str, Any]]] = [(0, 4, {}), (1, 20, {}), (2, 47, {})]  # 4: single images in task 3
 Row = dict[str, Any]
 
@@ -77,17 +77,16 @@ def trained(group: Group, probes: dict[str, Probe]) -> State:
 
 def looked(method: str, probe: str) -> tuple[Group, list[tuple[Moment, Row]]]:
     """Of three members with different memories: each one at each moment, and what the probe measured then."""
-    group, spy = toy_group(toy_dataset(COUNTS), method, MEMBERS), Spy()
+    group, spy = toy_group(toy_dataset(COUNTS), method, MEMBERS, epochs=1), Spy()
     state = trained(group, {"spy": spy, probe: PROBES[probe]()})
     rows = [[row for row in own if row["probe"] == probe] for own in state.measured]
     for own in rows:
-        assert [(row["task"], row["epoch"]) for row in own] == [(task, epoch) for task in (2, 3) for epoch in range(3)]
+        assert [(row["task"], row["epoch"]) for row in own] == [(task, epoch) for task in (2, 3) for epoch in range(2)]
     return group, [(m, row) for k, own in enumerate(rows) for m, row in zip([s[k] for s in spy.seen], own, strict=True)]
 
 
-@pytest.mark.parametrize("method", ["replay", "der"])
-def test_memory_equals_a_loop_over_images(method: str) -> None:
-    group, found = looked(method, "memory")
+def test_memory_equals_a_loop_over_images() -> None:
+    group, found = looked("replay", "memory")
     dataset = group.dataset
     assert {len(own) for moment, _ in found for own in moment.held.values()} >= {1, 2, 10}
     for moment, row in found:
@@ -109,7 +108,7 @@ def test_memory_equals_a_loop_over_images(method: str) -> None:
         assert len(row["logit"]) == len(row["memory_accuracy"]) == len(row["test_accuracy"]) == row["task"] - 1
 
 
-@pytest.mark.parametrize(("method", "most"), [("md-cg", 2000), ("der", 2000), ("naive", 10)])
+@pytest.mark.parametrize(("method", "most"), [("md-cg", 2000), ("naive", 10)])
 def test_margin_equals_a_loop_over_images(method: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(margin_probe, "MOST", most)
     group, found = looked(method, "margin")
@@ -128,12 +127,3 @@ def test_margin_equals_a_loop_over_images(method: str, most: int, monkeypatch: p
             loss.append(max(0.0, past[-1] - truth[-1] + 1 / (moment.seen - 1)))
         for key, values in (("truth", truth), ("past", past), ("loss", loss), ("above_zero", [x > 0 for x in loss])):
             assert row[key] == pytest.approx(sum(values) / len(values), rel=1e-5, abs=1e-9), key
-
-
-def test_they_leave_the_runs_as_they_are() -> None:
-    group = toy_group(toy_dataset(COUNTS), "replay", MEMBERS)
-    watched = trained(group, {name: PROBES[name]() for name in ("memory", "margin")})
-    alone = trained(group, {})
-    assert watched.history == alone.history
-    for name, value in alone.model.state_dict().items():
-        assert torch.equal(watched.model.state_dict()[name], value), name
