@@ -16,6 +16,8 @@ from mdcg.figures.base import OfRuns, Row, Run
 from mdcg.figures.pick import alike, usual
 from mdcg.metrics import Matrix
 
+ROOM = 44  # letters, which stand side by side below a map
+
 
 class Maps(OfRuns):
     """Name the two settings; `memory` counts as one."""
@@ -57,6 +59,8 @@ class Maps(OfRuns):
             image = style.heat_map(ax, found, _named(downs), _named(across), title, size=_size(len(across)))
             bar = drawing.colorbar(image, ax=ax, pad=0.02, aspect=30)
             bar.outline.set_visible(False)
+            if len(across) * (1 + max(map(len, _named(across)))) > ROOM:
+                ax.tick_params(axis="x", rotation=90)
             ax.set_xlabel(self.labels[self.across])
             ax.set_ylabel(self.labels[self.down])
             if self.frames:
