@@ -39,12 +39,12 @@ def faults(drawn: Drawing) -> list[str]:
         return found + _texts_over_texts(texts)
 
 
-def finished(figure: Figure, rows: Sequence[Row]) -> Drawing:
+def drawn(figure: Figure, rows: Sequence[Row]) -> Drawing:
     """As it is before it is saved."""
     with style.styled():
-        drawn = figure.draw(rows)
-        style.finish(drawn, figure.caption(rows))
-    return drawn
+        drawing = figure.draw(rows)
+        style.finish(drawing, figure.caption(rows))
+    return drawing
 
 
 def touches_the_edge(png: bytes) -> bool:

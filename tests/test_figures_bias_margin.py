@@ -2,82 +2,36 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mdcg.experiments.recipe import make_recipe
-from mdcg.experiments.store import read_record
 from mdcg.figures.base import OfRuns, Run
 from mdcg.figures.bias import Bias
-from mdcg.figures.make import make
 from mdcg.figures.margin import Margin
 from tests.conftest import Cli
+from tests.fake_runs import finished, spec, with_rows
 
 Row = dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both figures in `out`, of two seeds each, and the runs behind them in `runs`."""
-    folder = tmp_path_factory.mktemp("bias-margin")
-    asked = make_recipe(scenario="digits-3", epochs=2, memory=12, seeds=[0, 3], out=folder / "runs")
-    make(["bias", "margin"], asked, folder / "out", True, None, pytest.fail)
-    return folder
-
-
-def rows_of(name: str, folder: Path) -> list[Row]:
-    """Those of the CSV."""
-    with (folder / "out" / f"{name}-digits-3.csv").open() as file:
-        return list(csv.DictReader(file))
-
-
-def runs_of(method: str, folder: Path) -> list[Run]:
-    folders = sorted((folder / "runs").glob(f"digits-3_{method}_*"))
-    runs = [Run(own, read_record(own)) for own in folders]
-    assert [(run.spec.method, run.spec.seed, run.spec.memory) for run in runs] == [(method, 0, 12), (method, 3, 12)]
-    return runs
-
-
-def measured(run: Run, probe: str) -> list[Row]:
-    rows: list[Row] = json.loads((run.folder / "measured" / f"{probe}.json").read_text())["rows"]
-    return rows
-
-
-def with_rows(run: Run, probe: str, rows: list[Row], folder: Path) -> Run:
-    """The run as if the probe had measured these."""
-    file = folder / str(run.spec.seed) / "measured" / f"{probe}.json"
-    file.parent.mkdir(parents=True)
-    file.write_text(json.dumps({"rows": rows, "seconds": 0.0}))
-    return Run(folder / str(run.spec.seed), run.record)
+def run_of(method: str, seed: int, rows: list[Row], probe: str, under: Path) -> Run:
+    """Of three tasks of two epochs, with what the probe is said to have measured."""
+    of = spec(method, 12, seed, scenario="digits-3", backbone="smallconv", epochs=2)
+    return with_rows(finished(of, (4, 3, 3)), probe, rows, under)
 
 
 def look(task: int, epoch: int, **found: Any) -> Row:
     return {"task": task, "epoch": epoch, "step": 0, **found}
 
 
-def test_bias_writes_what_was_measured_and_what_follows_from_it(folder: Path) -> None:
-    rows, runs = rows_of("bias", folder), runs_of("replay", folder)
-    assert len(rows) == 2 * (3 + 3 * 2)  # seeds, looks in task 2 and 3, past tasks
-    by_place = {tuple(int(row[key]) for key in ("seed", "task", "epoch", "past_task")): row for row in rows}
-    for run in runs:
-        looks = {(row["task"], row["epoch"]): row for row in measured(run, "memory")}
-        for (task, epoch), found in looks.items():
-            for past in range(1, task):
-                row = by_place[run.spec.seed, task, epoch, past]
-                assert float(row["logit"]) == found["logit"][past - 1]
-                for images in ("memory", "test"):
-                    now = found[f"{images}_accuracy"][past - 1]
-                    then = looks[past + 1, 0][f"{images}_accuracy"][past - 1]
-                    assert float(row[f"{images}_accuracy"]) == now
-                    assert float(row[f"{images}_forgetting"]) == pytest.approx(now - then, abs=1e-5)
+def when(row: Row) -> tuple[int, int]:
+    return row["task"], row["epoch"]
 
 
-def test_bias_by_hand(folder: Path, tmp_path: Path) -> None:
+def test_bias_by_hand(tmp_path: Path) -> None:
     """Task 1 was learned to 90% in memory and 80% on test images, task 2 to 70% and 60%; None: nothing in memory."""
     rows = [
         look(2, 0, logit=[1.0], memory_accuracy=[90.0], test_accuracy=[80.0]),
@@ -87,9 +41,14 @@ def test_bias_by_hand(folder: Path, tmp_path: Path) -> None:
         look(3, 1, logit=[None, 1.5], memory_accuracy=[None, 60.0], test_accuracy=[40.0, 35.0]),
         look(3, 2, logit=[5.0, 2.0], memory_accuracy=[100.0, 71.0], test_accuracy=[30.0, 61.0]),
     ]
-    run, other = runs_of("replay", folder)
     others = [row | {"logit": [4.0] * (row["task"] - 1)} for row in rows]
-    found = Bias().numbers([with_rows(run, "memory", rows, tmp_path), with_rows(other, "memory", others, tmp_path)])
+    runs = [run_of("replay", seed, own, "memory", tmp_path) for seed, own in ((0, rows), (3, others))]
+    found = Bias().numbers(runs)
+    assert len(found) == 2 * (3 + 3 * 2)  # seeds, looks in task 2 and 3, past tasks
+    for row in found:
+        (then,) = [one for one in (others if row["seed"] else rows) if when(one) == when(row)]
+        for key in ("logit", "memory_accuracy", "test_accuracy"):
+            assert row[key] == then[key][row["past_task"] - 1]
     own = [row for row in found if row["seed"] == 0 and row["past_task"] == 1]
     assert [row["memory_forgetting"] for row in own] == [0, -5, 5, 4, None, 10]
     assert [row["test_forgetting"] for row in own] == [0, -30, -20, -20, -40, -50]
@@ -108,26 +67,26 @@ def test_bias_by_hand(folder: Path, tmp_path: Path) -> None:
     assert "A single seed." in Bias().caption([row for row in found if row["seed"] == 3])
 
 
-def test_margin_writes_and_draws_what_was_measured(folder: Path) -> None:
-    rows, runs = rows_of("margin", folder), runs_of("md-cg", folder)
-    assert len(rows) == 2 * 2 * 3
-    by_place = {tuple(int(row[key]) for key in ("seed", "task", "epoch")): row for row in rows}
-    for run in runs:
-        for found in measured(run, "margin"):
-            row = by_place[run.spec.seed, found["task"], found["epoch"]]
-            for key in ("truth", "past", "loss", "above_zero"):
-                assert float(row[key]) == found[key]
-    upper, lower = Margin().draw(Margin().numbers(runs)).axes
+def test_margin_draws_what_was_measured(tmp_path: Path) -> None:
+    keys, moments = ("truth", "past", "loss", "above_zero"), [(task, epoch) for task in (2, 3) for epoch in (0, 1, 2)]
+    rng = np.random.default_rng(0)
+    measured = {seed: [look(*moment) | {key: rng.random() for key in keys} for moment in moments] for seed in (0, 3)}
+    rows = Margin().numbers([run_of("md-cg", seed, own, "margin", tmp_path) for seed, own in measured.items()])
+    by_place = {(row["seed"], *when(row)): row for row in rows}
+    assert len(rows) == len(by_place) == 2 * 2 * 3
+    for seed, own in measured.items():
+        for one in own:
+            assert [by_place[seed, *when(one)][key] for key in keys] == [one[key] for key in keys]
+    upper, lower = Margin().draw(rows).axes
     for line, key in ((upper.lines[0], "truth"), (upper.lines[1], "past"), (lower.lines[0], "loss")):
-        moments = [(task, epoch) for task in (2, 3) for epoch in (0, 1, 2)]
-        mean = [(float(by_place[0, *m][key]) + float(by_place[3, *m][key])) / 2 for m in moments]
+        mean = [(one[key] + other[key]) / 2 for one, other in zip(*measured.values(), strict=True)]
         drawn = np.asarray(line.get_ydata(), float)
         np.testing.assert_allclose(drawn, np.array([*mean[:3], np.nan, *mean[3:], np.nan]))
 
 
 @pytest.mark.parametrize(("method", "figure"), [("replay", Bias()), ("md-cg", Margin())])
-def test_one_setting_is_picked(method: str, figure: OfRuns, folder: Path, tmp_path: Path) -> None:
-    run, _ = runs_of(method, folder)
+def test_one_setting_is_picked(method: str, figure: OfRuns, tmp_path: Path) -> None:
+    run = run_of(method, 0, [], figure.probes[0], tmp_path)
 
     def like(**spec: Any) -> Run:
         return Run(run.folder, run.record.model_copy(update={"spec": run.spec.model_copy(update=spec)}))

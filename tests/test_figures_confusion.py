@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections import Counter
@@ -13,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+import mdcg
+from mdcg.experiments.recipe import make_recipe
 from mdcg.experiments.store import read_record
 from mdcg.figures import Run
 from mdcg.figures.confusion import Confusion as ConfusionFigure
@@ -25,8 +26,7 @@ from mdcg.probes.features import Features
 from mdcg.train import state as states
 from mdcg.train.loop import Trainer
 from mdcg.train.precision import compute
-
-from .conftest import Cli, toy_dataset, toy_group
+from tests.conftest import toy_dataset, toy_group
 
 CPU = compute("cpu", "fp32")
 DATASET = toy_dataset([20, 12, 16, 9, 14, 11, 13], seed=3)  # tasks of three, two and two classes
@@ -106,46 +106,42 @@ def test_principal_axes_are_those_of_the_covariance(seed: int) -> None:
     np.testing.assert_allclose(shares, percents)
 
 
-def test_figures(cli: Cli, runs: Path, tmp_path: Path) -> None:
-    words = ("--scenario", "digits-2", "--epochs", 1, "--memory", 50, "--runs", runs, "--out", tmp_path)
-    assert cli("figure", "confusion", "embedding", *words, "--seeds", "3-4").code == 0
+def test_figures(runs: Path) -> None:
+    asked: dict[str, Any] = {"scenario": "digits-2", "method": "md-cg", "memory": 50, "epochs": 1, "seeds": [3, 4]}
+    mdcg.run(**asked, out=runs, probes=["confusion", "features"], quiet=True)
     found = [Run(path.parent, read_record(path.parent)) for path in sorted(runs.glob("*/result.json"))]
-    records = {(run.spec.method, run.spec.seed): run.record for run in found}
-    assert set(records) == {(method, seed) for method in ("replay", "md-cg") for seed in (3, 4)}
 
-    with (tmp_path / "confusion-digits-2.csv").open() as file:
-        table = list(csv.DictReader(file))
-    shares: dict[str, list[Matrix]] = {"replay": [], "md-cg": []}
-    for (method, seed), record in records.items():
-        own = [row for row in table if (row["method"], row["seed"]) == (method, str(seed))]
+    table = ConfusionFigure().numbers(ConfusionFigure().pick(found))
+    shares = []
+    for run in found:
+        own = [row for row in table if row["seed"] == run.spec.seed]
         counts = np.zeros((10, 10))
         for row in own:
-            counts[int(row["true"]), int(row["predicted"])] += int(row["count"])
-            assert row["task_true"] == ("1" if int(row["true"]) < 5 else "2")
-            assert row["task_predicted"] == ("1" if int(row["predicted"]) < 5 else "2")
+            counts[row["true"], row["predicted"]] += row["count"]
+            assert row["task_true"] == (1 if row["true"] < 5 else 2)
+            assert row["task_predicted"] == (1 if row["predicted"] < 5 else 2)
         assert len(own) == 100
-        assert np.diag(counts).tolist() == record.correct[-1]
-        assert counts.sum(1).tolist() == record.total
-        shares[method].append(100 * counts / np.array(record.total)[:, None])
-    rows = ConfusionFigure().numbers(ConfusionFigure().pick(found))
-    for method, both in shares.items():
-        drawn = percent([row for row in rows if row["method"] == method])
-        np.testing.assert_allclose(drawn, (both[0] + both[1]) / 2)
+        assert np.diag(counts).tolist() == run.record.correct[-1]
+        assert counts.sum(1).tolist() == run.record.total
+        shares.append(100 * counts / np.array(run.record.total)[:, None])
+    np.testing.assert_allclose(percent(table), (shares[0] + shares[1]) / 2)
 
-    with (tmp_path / "embedding-digits-2.csv").open() as file:
-        table = list(csv.DictReader(file))
     (run,) = Embedding().pick(found)
-    assert (run.spec.method, run.spec.seed) == ("md-cg", 3)
-    assert {(row["method"], row["seed"]) for row in table} == {("md-cg", "3")}
+    assert run.spec.seed == 3  # maps cannot be averaged
+    table = Embedding().numbers([run])
     before, after = json.loads((run.folder / "measured" / "features.json").read_text())["rows"]
     # The same axes for both moments: those of all points together.
     expected, percents = by_eigenvectors(np.array(before["features"] + after["features"]))
-    places = np.array([[float(row["x"]), float(row["y"])] for row in table])
-    np.testing.assert_allclose(places, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose([(row["x"], row["y"]) for row in table], expected, rtol=1e-5, atol=1e-5)
     assert [row["moment"] for row in table] == ["before"] * len(before["classes"]) + ["after"] * len(after["classes"])
-    assert [int(row["class"]) for row in table] == before["classes"] + after["classes"]
-    assert {(int(row["class"]) // 5 + 1, int(row["task"])) for row in table} == {(1, 1), (2, 2)}
-    assert float(table[0]["share_x"]) == pytest.approx(percents[0], abs=0.006)
-    left, right = Embedding().draw(Embedding().numbers([run])).axes
+    assert [row["class"] for row in table] == before["classes"] + after["classes"]
+    assert {(row["class"] // 5 + 1, row["task"]) for row in table} == {(1, 1), (2, 2)}
+    assert table[0]["share_x"] == pytest.approx(percents[0], abs=0.006)
+    left, right = Embedding().draw(table).axes
     assert left.get_xlim() == right.get_xlim()
     assert left.get_ylim() == right.get_ylim()
+
+
+def test_a_map_is_of_one_seed() -> None:
+    (asked,) = Embedding().wanted(make_recipe(scenario="digits-5", seeds=[3, 4], methods="replay,md-cg"))
+    assert (asked.seeds, asked.methods) == ([3], ["replay", "md-cg"])

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -13,15 +10,13 @@ from matplotlib.patches import Rectangle
 
 from mdcg.data import load
 from mdcg.experiments.recipe import make_recipe
-from mdcg.figures import FIGURES
 from mdcg.figures.base import Row
-from mdcg.figures.make import drawing
 from mdcg.figures.maps import means
 from mdcg.figures.sigmoid import Sigmoid
 from mdcg.figures.style import styled
 from mdcg.figures.tradeoff import Tradeoff
-from tests.conftest import Cli
 from tests.fake_runs import finished, spec
+from tests.layout import drawn, faults
 
 LAMS, MEMORIES = (0.01, 0.25, 1.0), (200, 500)
 
@@ -118,24 +113,11 @@ def test_what_is_wanted() -> None:
     assert {one.head_settings["beta"] for one in fewer.resolve(digits)} == {1, 2}
 
 
-@pytest.mark.parametrize("sizes", [(3, 2), (1, 1), (9, 12)])
-@pytest.mark.parametrize("name", ["tradeoff", "sigmoid"])
-def test_maps_draw(name: str, sizes: tuple[int, int]) -> None:
-    figure = FIGURES[name]()
-    assert isinstance(figure, Tradeoff | Sigmoid)
-    across: list[float] = [100 * (j + 1) if name == "tradeoff" else 0.5 * j for j in range(sizes[1])]
+@pytest.mark.parametrize("sizes", [(1, 1), (9, 12)])
+def test_small_and_large_maps(sizes: tuple[int, int]) -> None:
     rows: list[Row] = [
-        {"method": "md-cg", "seed": 0, figure.down: 0.1 * i, figure.across: value, "ACC": 50.0 + i, "BWT": -9.0}
+        {"method": "md-cg", "seed": 0, "lam": 0.1 * i, "memory": 100 * (j + 1), "ACC": 50.0 + i, "BWT": -10.0 - j}
         for i in range(sizes[0])
-        for value in across
+        for j in range(sizes[1])
     ]
-    content = drawing(figure, rows, figure.caption(rows), ["svg"])["svg"]
-    assert ElementTree.fromstring(content).tag.endswith("svg")
-
-
-def test_tradeoff_from_the_command_line(cli: Cli, runs: Path, tmp_path: Path) -> None:
-    asked = ("--scenario", "digits-5", "--memory", "50,100", "--set", "lam=1,0.1", "--seeds", "0", "--epochs", "1")
-    answer = cli("figure", "tradeoff", *asked, "--runs", runs, "--out", tmp_path)
-    assert answer.code == 0, answer.err
-    rows = list(csv.DictReader((tmp_path / "tradeoff-digits-5.csv").read_text().splitlines()))
-    assert {(row["memory"], row["lam"]) for row in rows} == {(m, lam) for m in ("50", "100") for lam in ("1.0", "0.1")}
+    assert faults(drawn(Tradeoff(), rows)) == []
