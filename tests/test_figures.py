@@ -17,6 +17,7 @@ from matplotlib.figure import Figure as Drawing
 from PIL import Image
 
 import mdcg
+from mdcg.experiments.environment import environment
 from mdcg.experiments.recipe import make_recipe
 from mdcg.experiments.store import MEASURED, RESULT, read_record
 from mdcg.experiments.words import parse_seeds, spell_seeds
@@ -25,10 +26,12 @@ from mdcg.figures.base import Row
 from mdcg.figures.pick import one_protocol, side_by_side
 from mdcg.figures.source import of_runs
 from mdcg.metrics import Matrix
+from mdcg.train.precision import compute
 from tests.conftest import Cli
+from tests.fake_runs import finished, spec
 from tests.layout import faults, touches_the_edge
 
-SMALL = ("--scenario", "digits-3", "--memory", "30", "--epochs", "2")
+SMALL = ("--scenario", "digits-3", "--memory", "30", "--epochs", "1")
 
 
 def found(runs: Path) -> list[Run]:
@@ -127,12 +130,14 @@ def test_what_begins_with_the_second_task(cli: Cli, name: str, runs: Path) -> No
 
 
 def test_runs_that_fail_are_left_out_and_said(cli: Cli, runs: Path, tmp_path: Path) -> None:
-    words = ("figure", "tradeoff", "--scenario", "digits-2", "--epochs", "1", "--memory", "20,40", "--seeds", "0")
+    words = ("figure", "tradeoff", "--scenario", "digits-2", "--epochs", "1", "--memory", "20", "--seeds", "0")
     answer = cli(*words, "--set", "lam=1,1e30", "--runs", runs, "--out", tmp_path / "figures")
     assert answer.code == 0
+    rows = list(csv.DictReader((tmp_path / "figures" / "tradeoff-digits-2.csv").open()))
+    assert [(row["memory"], row["lam"]) for row in rows] == [("20", "1.0")]
     assert "left out of the figure: the loss of" in answer.err
     assert "n = 1" in answer.out
-    answer = cli(*words, "--set", "lam=1e30,1e31", "--runs", tmp_path / "none", "--out", tmp_path / "none-drawn")
+    answer = cli(*words, "--set", "lam=1e30", "--runs", tmp_path / "none", "--out", tmp_path / "none-drawn")
     assert answer.code == 2
     assert "no run that the figure tradeoff needs could be trained" in answer.err
     assert not (tmp_path / "none-drawn").exists()
@@ -162,34 +167,34 @@ def test_figures_in_a_report(cli: Cli, runs: Path, tmp_path: Path) -> None:
     assert 'id="figure-forgetting"' in page
 
 
-def test_one_setting_of_each_method_and_one_memory_size(runs: Path) -> None:
-    asked: dict[str, Any] = {"scenario": "digits-2", "epochs": 1, "out": runs, "quiet": True}
-    mdcg.run(method="naive", **asked)
-    mdcg.run(method="replay", memory=20, seeds=range(2), **asked)
-    mdcg.run(method="md-cg", memory=20, set={"lam": 0.25}, **asked)
-    mdcg.run(method="md-cg", memory=20, set={"lam": 0.5}, **asked)
-    mdcg.run(method="md-cg", memory=20, head="incremental", **asked)
-    mdcg.run(method="md-cg", memory=30, **asked)
-    mdcg.run(method="replay", memory=20, seeds=5, **{**asked, "epochs": 2})
-    usual = one_protocol(found(runs))
-    assert {run.spec.epochs for run in usual} == {1}
-    picked = {(run.spec.method, run.spec.memory, run.spec.seed) for run in side_by_side(usual)}
-    assert picked == {("naive", 0, 0), ("replay", 20, 0), ("replay", 20, 1), ("md-cg", 20, 0)}
-    (chosen,) = [run for run in side_by_side(usual) if run.spec.method == "md-cg"]
-    assert (chosen.spec.hyperparameters["lam"], chosen.spec.head) == (0.25, "cascaded-gates")
+def test_one_setting_of_each_method_and_one_memory_size() -> None:
+    runs = [
+        finished(spec("naive", 0)),
+        *(finished(spec("replay", 200, seed)) for seed in (0, 1)),
+        finished(spec("md-cg", 200)),
+        finished(spec("md-cg", 200, lam=0.7)),
+        finished(spec("md-cg", 200, head="incremental")),
+        finished(spec("md-cg", 500)),
+        finished(spec("replay", 200, 5, epochs=2)),
+    ]
+    usual = one_protocol(runs)
+    assert usual == runs[:-1]
+    assert side_by_side(usual) == runs[:4]
+    assert side_by_side([]) == []
 
 
-def test_a_caption_says_what_differs(runs: Path) -> None:
-    asked: dict[str, Any] = {"scenario": "digits-2", "method": "md-cg", "epochs": 1, "out": runs, "quiet": True}
-    mdcg.run(memory=20, seeds=[0, 2, 3], set={"lam": 0.1}, **asked)
-    mdcg.run(memory=1000, seeds=0, set={"lam": 0.5}, hold_out=0.25, **asked)
-    said = of_runs(found(runs))
+def test_a_caption_says_what_differs() -> None:
+    around = environment(compute("cpu", "fp32"))
+    few = [spec(memory=20, seed=seed, scenario="digits-2", lam=0.1) for seed in (0, 2, 3)]
+    many = spec(memory=1000, scenario="digits-2", lam=0.5, hold_out=0.25)
+    runs = [Run(Path(), finished(of).record.model_copy(update={"environment": around})) for of in (*few, many)]
+    said = of_runs(runs)
     for part in (
         "4 runs on digits-2: md-cg (lam 0.1, 0.5, gamma 1, beta 10)",
         "memory 20, 1,000",
         "seeds 0,2-3 (n = 1 to 3 per setting)",
-        "smallconv, 1 epochs per task, batches of 32, learning rate 0.05, momentum 0.8",
-        "fp32 on cpu (1 thread)",
+        "resnet20, 20 epochs per task, batches of 32, learning rate 0.01, momentum 0.8",
+        f"fp32 on {around.device}",
         "0.25 of the training images, held out",
     ):
         assert part in said
@@ -244,11 +249,11 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Pictures:
     def draw(figure: Figure, rows: list[Row], caption: str) -> dict[str, bytes]:
         name = next(name for name in FIGURES.names() if FIGURES[name] is type(figure))
 
-        def finished(drawing: Drawing, caption: str) -> None:
+        def kept(drawing: Drawing, caption: str) -> None:
             finish(drawing, caption)
             drawn.append((name, drawing))
 
-        patch.setattr(style, "finish", finished)
+        patch.setattr(style, "finish", kept)
         first = [row for row in rows if row.get("seed", 0) == 0]
         if len(first) < len(rows):
             real(figure, first, caption, [])
