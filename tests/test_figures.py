@@ -73,6 +73,14 @@ def test_from_a_name_to_files(cli: Cli, runs: Path, tmp_path: Path) -> None:
     assert pictures == {path: path.read_bytes() for path in out.iterdir()}  # the same drawing, to the byte
 
 
+def test_runs_that_can_train_together_do(cli: Cli, runs: Path, tmp_path: Path) -> None:
+    """The map wants one seed, the matrix two: all are looked at by both probes, and train as one group."""
+    words = ("figure", "confusion", "embedding", *SMALL, "--methods", "md-cg", "--seeds", "0,1")
+    assert cli(*words, "--runs", runs, "--out", tmp_path / "figures").code == 0
+    assert [run.record.members for run in found(runs)] == [2, 2]
+    assert all(run.has("confusion") and run.has("features") for run in found(runs))
+
+
 def test_what_there_is(cli: Cli) -> None:
     paper = {"bias", "tradeoff", "floats", "gradients", "head-time", "head-growth", "sigmoid", "drift", "margin"}
     assert set(FIGURES.names()) == paper | {"forgetting", "confusion", "embedding"}

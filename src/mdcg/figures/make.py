@@ -100,11 +100,16 @@ def _check(name: str, figure: OfRuns, asked: Recipe) -> None:
 def _train(
     specs: Mapping[str, RunSpec], probes: Mapping[str, set[str]], asked: Recipe, members: int | None, warn: Warn
 ) -> None:
-    """As sweeps, one for each set of probes."""
-    together: dict[tuple[str, ...], list[RunSpec]] = {}
+    """As sweeps, one for each set of probes; runs that can train together are looked at by the same ones."""
+    groups: dict[tuple[str, bool], list[RunSpec]] = {}
     for name, spec in specs.items():
-        together.setdefault(tuple(sorted(probes[name])), []).append(spec)
-    for watching, own in together.items():
+        if Store(asked.out, tuple(probes[name])).finished(spec) is None:
+            groups.setdefault((spec.group_key(), bool(probes[name])), []).append(spec)
+    sweeps: dict[tuple[str, ...], list[RunSpec]] = {}
+    for own in groups.values():
+        all_ = sorted({probe for spec in own for probe in probes[spec.name]})
+        sweeps.setdefault(tuple(all_), []).extend(own)
+    for watching, own in sweeps.items():
         site = Site(asked.out, asked.data, asked.device, members, probes=watching)
         undone = Sweep([Cell({}, own)], site, asked.scenario).run()
         for reason in dict.fromkeys([*undone.failed.values(), *undone.left.values()]):
