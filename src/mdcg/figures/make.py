@@ -107,8 +107,8 @@ def _train(
             groups.setdefault((spec.group_key(), bool(probes[name])), []).append(spec)
     sweeps: dict[tuple[str, ...], list[RunSpec]] = {}
     for own in groups.values():
-        all_ = sorted({probe for spec in own for probe in probes[spec.name]})
-        sweeps.setdefault(tuple(all_), []).extend(own)
+        every = sorted({probe for spec in own for probe in probes[spec.name]})
+        sweeps.setdefault(tuple(every), []).extend(own)
     for watching, own in sweeps.items():
         site = Site(asked.out, asked.data, asked.device, members, probes=watching)
         undone = Sweep([Cell({}, own)], site, asked.scenario).run()
