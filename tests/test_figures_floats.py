@@ -12,8 +12,9 @@ from mdcg.data.cifar import PIXELS
 from mdcg.errors import MdcgError
 from mdcg.experiments.recipe import make_recipe
 from mdcg.figures.floats import Floats
+from mdcg.figures.head_growth import formula
 from mdcg.figures.models import SHAPES, given
-from mdcg.figures.overhead import gate_weights, overhead
+from mdcg.figures.overhead import overhead
 from mdcg.figures.style import styled
 from mdcg.models import build_model
 from tests.fake_runs import finished, spec
@@ -46,7 +47,7 @@ def test_floats_of_c10_5_by_hand(method: str, head: str | None, beyond_pixels: i
 def test_the_formula_its_sentence_and_a_real_head() -> None:
     """The appendix writes 64 × 2 × 15 = 1,920 for C10-5, and a formula that gives 1,280."""
     assert 64 * sum(i * classes for i, classes in enumerate(C10_5, start=1)) == 64 * 2 * 15  # with i for (i − 1)
-    assert gate_weights(64, C10_5) == 64 * (0 * 2 + 1 * 2 + 2 * 2 + 3 * 2 + 4 * 2) == 1280
+    assert formula(5, 64) == 64 * (0 * 2 + 1 * 2 + 2 * 2 + 3 * 2 + 4 * 2) == 1280
     model = build_model("resnet20", "cascaded-gates", (3, 32, 32), [0])
     for classes in C10_5:
         model.grow(classes)
@@ -59,8 +60,7 @@ def test_the_formula_its_sentence_and_a_real_head() -> None:
 
 def test_where_tasks_differ_the_head_is_counted() -> None:
     sizes = (3, 2, 2)  # task 2 has gates for 3 classes, task 3 for 5
-    assert overhead(spec("md-cg", 100), sizes).gate_weights == 64 * (3 + 5)
-    assert gate_weights(64, sizes) == 64 * (2 + 2 * 2)
+    assert overhead(spec("md-cg", 100), sizes).gate_weights == 64 * (3 + 5)  # by the formula 64 · (2 + 2 · 2)
 
 
 def test_larger_images_and_features() -> None:

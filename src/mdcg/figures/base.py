@@ -104,7 +104,12 @@ FIGURES: Registry[type[Figure]] = Registry("figure", "mdcg.figures")
 def memories(asked: Recipe) -> list[int]:
     """Those asked for, or all that the paper has for the scenario."""
     known = {cell.memory for cell in paper.cells() if cell.scenario == asked.scenario and cell.memory}
-    return asked.memory or MEMORIES.get(asked.scenario) or sorted(known) or _say(asked)
+    sizes = asked.memory or MEMORIES.get(asked.scenario) or sorted(known)
+    if not sizes:
+        raise MdcgError(
+            f"nothing says how large the memory should be for {asked.scenario}; give --memory.", about="memory"
+        )
+    return sizes
 
 
 def memory(asked: Recipe) -> list[int]:
@@ -116,11 +121,7 @@ def memory(asked: Recipe) -> list[int]:
     return [usual if usual in sizes else sizes[0]]
 
 
-def _say(asked: Recipe) -> list[int]:
-    raise MdcgError(f"nothing says how large the memory should be for {asked.scenario}; give --memory.", about="memory")
-
-
-def of(asked: Recipe, methods: Sequence[str], memory: list[int], **settings: Any) -> Recipe:
+def recipe_of(asked: Recipe, methods: Sequence[str], memory: list[int], **settings: Any) -> Recipe:
     """The recipe of these methods and memory sizes, trained as asked."""
     chosen = {**settings, **asked.set}
     return asked.model_copy(update={"method": None, "methods": list(methods), "memory": memory, "set": chosen})

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-import numpy as np
 from matplotlib.figure import Figure as Drawing
 
 from mdcg.errors import MdcgError
 from mdcg.experiments.recipe import Recipe
 from mdcg.figures import single, style
-from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, of
+from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, recipe_of
 from mdcg.figures.pick import one_setting
+from mdcg.figures.tasks import some
 from mdcg.methods import METHODS
 
 METHOD = "replay"
-SHOWN = 9  # past tasks: of more lines nobody could follow one
 PANELS = {
     "logit": ("A  Ground-truth logit of the images in memory", "mean logit"),
     "memory_forgetting": ("B  Forgetting on the images in memory", "change of accuracy\n(percentage points)"),
@@ -38,7 +37,7 @@ class Bias(OfRuns):
                 f"{method} begins every task with new weights, so there is no forgetting to draw; name another method.",
                 about="methods",
             )
-        return [of(asked, [method], memory(asked))]
+        return [recipe_of(asked, [method], memory(asked))]
 
     def pick(self, runs: Sequence[Run]) -> list[Run]:
         return one_setting([run for run in super().pick(runs) if not METHODS[run.spec.method].starts_anew], METHOD)
@@ -48,7 +47,7 @@ class Bias(OfRuns):
 
     def draw(self, rows: Sequence[Row]) -> Drawing:
         epochs, tasks = rows[0]["epochs"], rows[0]["tasks"]
-        shown = _shown(rows)
+        shown = some(row["past_task"] for row in rows)
         drawing, axes = style.panels(len(PANELS), height=2.2, sharex=True)
         for ax, (key, (title, label)) in zip(axes, PANELS.items(), strict=True):
             for place, past in enumerate(shown):
@@ -69,14 +68,14 @@ class Bias(OfRuns):
         return drawing
 
     def caption(self, rows: Sequence[Row]) -> str:
-        shown, tasks = _shown(rows), rows[0]["tasks"]
-        some = f" Of {tasks - 1} past tasks {len(shown)} are drawn." if len(shown) < tasks - 1 else ""
+        shown, past = len(some(row["past_task"] for row in rows)), rows[0]["tasks"] - 1
+        fewer = f" Of {past} past tasks {shown} are drawn." if shown < past else ""
         return (
             "A: mean ground-truth logit of each past task's images that are in memory at the time. B: accuracy on "
             "these images, less the accuracy on those in memory when the next task began, the past one just learned; "
             "below zero, something is forgotten. C: the same on the past task's test images. Predictions are among "
             "the classes seen, the current task's included. Lines break where a task begins: there are more classes "
-            f"then, and the memory may have changed.{some} {single.averaged(rows)}"
+            f"then, and the memory may have changed.{fewer} {single.averaged(rows)}"
         )
 
 
@@ -94,10 +93,3 @@ def _of_run(run: Run) -> list[Row]:
                 own[f"{images}_forgetting"] = None if now is None or then is None else round(now - then, 5)
             rows.append(own)
     return rows
-
-
-def _shown(rows: Sequence[Row]) -> list[int]:
-    """Past tasks; of many some, evenly spaced."""
-    past = sorted({row["past_task"] for row in rows})
-    some = np.linspace(0, len(past) - 1, min(SHOWN, len(past))).round().astype(int)
-    return [past[place] for place in some]

@@ -14,11 +14,12 @@ from matplotlib.figure import Figure as Drawing
 
 from mdcg.experiments.recipe import Recipe
 from mdcg.figures import style
-from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, of
+from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, recipe_of
 from mdcg.figures.pick import one_setting_each
+from mdcg.figures.tasks import task_of
 from mdcg.metrics import Matrix
 
-METHODS = ("replay", "md-cg")
+SHOWN = ("replay", "md-cg")
 FEW = 20  # classes, whose cells have room for a number
 TICKS = (0, 1, 5, 20, 50, 100)  # percent
 
@@ -31,21 +32,20 @@ class Confusion(OfRuns):
     several: ClassVar[tuple[str, ...]] = ("memory",)
 
     def wanted(self, asked: Recipe) -> list[Recipe]:
-        return [of(asked, asked.methods or METHODS, memory(asked))]
+        return [recipe_of(asked, asked.methods or SHOWN, memory(asked))]
 
     def numbers(self, runs: Sequence[Run]) -> list[Row]:
         rows: list[Row] = []
         for run in runs:
-            sizes = run.record.sizes
-            task_of = np.repeat(np.arange(len(sizes)) + 1, sizes).tolist()
-            counts = next(row["counts"] for row in run.measured("confusion") if row["task"] == len(sizes))
+            sizes, task = run.record.sizes, task_of(run.record.sizes)
+            (counts,) = (row["counts"] for row in run.measured("confusion") if row["task"] == len(sizes))
             rows += [
                 {
                     **run.named(),
                     "true": true,
                     "predicted": predicted,
-                    "task_true": task_of[true],
-                    "task_predicted": task_of[predicted],
+                    "task_true": task[true],
+                    "task_predicted": task[predicted],
                     "count": count,
                 }
                 for true, own in enumerate(counts)

@@ -9,11 +9,11 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 
 from mdcg.experiments.recipe import Recipe
-from mdcg.figures import style
-from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, of
+from mdcg.figures import single, style
+from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, recipe_of
 from mdcg.figures.pick import side_by_side
 
-METHODS = ("der", "replay", "ld", "md-cg")
+SHOWN = ("der", "replay", "ld", "md-cg")
 
 
 @FIGURES.register("drift")
@@ -24,19 +24,11 @@ class Drift(OfRuns):
     tasks: ClassVar[int] = 2
 
     def wanted(self, asked: Recipe) -> list[Recipe]:
-        return [of(asked, asked.methods or METHODS, memory(asked))]
+        return [recipe_of(asked, asked.methods or SHOWN, memory(asked))]
 
     def numbers(self, runs: Sequence[Run]) -> list[Row]:
         return [
-            {
-                **run.named(),
-                "task": row["task"],
-                "epoch": row["epoch"],
-                "epochs": run.spec.epochs,
-                "tasks": len(run.record.sizes),
-                "past_task": past,
-                "kl": kl,
-            }
+            {**single.moments(run, row), "past_task": past, "kl": kl}
             for run in runs
             for row in run.measured("drift")
             for past, kl in enumerate(row["kl"], start=1)
@@ -49,10 +41,11 @@ class Drift(OfRuns):
         epochs, tasks = rows[0]["epochs"], rows[0]["tasks"]
         drawing, (ax,) = style.panels(height=3)
         for method in dict.fromkeys(row["method"] for row in rows):
-            own = [row for row in rows if row["method"] == method]
-            seeds = sorted({row["seed"] for row in own})
+            means = _over_past_tasks([row for row in rows if row["method"] == method])
+            seeds = sorted({seed for seed, _, _ in means})
             for task in range(2, tasks + 1):  # a line for each: when a task begins, the comparison begins anew
-                values = np.array([[_mean(own, seed, task, epoch) for epoch in range(epochs + 1)] for seed in seeds])
+                moments = [(task, epoch) for epoch in range(epochs + 1)]
+                values = np.array([[means.get((seed, *moment), np.nan) for moment in moments] for seed in seeds])
                 x = [(task - 1) * epochs + epoch for epoch in range(epochs + 1)]
                 style.band(ax, x, values, method, style.look_of(method))
         style.training_axis(ax, tasks, epochs, first=2)
@@ -69,8 +62,9 @@ class Drift(OfRuns):
         )
 
 
-def _mean(rows: Sequence[Row], seed: int, task: int, epoch: int) -> float:
-    """Over past tasks."""
-    return float(
-        np.mean([row["kl"] for row in rows if (row["seed"], row["task"], row["epoch"]) == (seed, task, epoch)])
-    )
+def _over_past_tasks(rows: Sequence[Row]) -> dict[tuple[int, int, int], float]:
+    """The mean, by seed, task and epoch."""
+    found: dict[tuple[int, int, int], list[float]] = {}
+    for row in rows:
+        found.setdefault((row["seed"], row["task"], row["epoch"]), []).append(row["kl"])
+    return {moment: float(np.mean(np.array(own, float))) for moment, own in found.items()}

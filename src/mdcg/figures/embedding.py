@@ -13,8 +13,9 @@ from matplotlib.figure import Figure as Drawing
 
 from mdcg.experiments.recipe import Recipe
 from mdcg.figures import style
-from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, of
+from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, recipe_of
 from mdcg.figures.pick import one_setting_each
+from mdcg.figures.tasks import task_of
 from mdcg.metrics import Matrix
 
 MOMENTS = ("before", "after")
@@ -31,13 +32,12 @@ class Embedding(OfRuns):
     def wanted(self, asked: Recipe) -> list[Recipe]:
         """Of each method one run: maps of several cannot be averaged."""
         first = asked.model_copy(update={"seeds": asked.seeds[:1]})
-        return [of(first, asked.methods or ["md-cg"], memory(asked))]
+        return [recipe_of(first, asked.methods or ["md-cg"], memory(asked))]
 
     def numbers(self, runs: Sequence[Run]) -> list[Row]:
         rows: list[Row] = []
         for run in runs:
-            sizes = run.record.sizes
-            task_of = np.repeat(np.arange(len(sizes)) + 1, sizes).tolist()
+            sizes, task = run.record.sizes, task_of(run.record.sizes)
             looks = [row for row in run.measured("features") if row["task"] == len(sizes)]
             features = np.array([row["features"] for row in looks], float)  # (2, images, features)
             places, shares = principal(features.reshape(-1, features.shape[-1]))
@@ -45,7 +45,7 @@ class Embedding(OfRuns):
                 rows += [
                     {
                         **run.named(),
-                        "task": task_of[position],
+                        "task": task[position],
                         "moment": moment,
                         "class": position,
                         "x": float(f"{x:.6g}"),

@@ -13,12 +13,12 @@ from mdcg import metrics
 from mdcg.errors import MdcgError
 from mdcg.experiments.recipe import Recipe
 from mdcg.figures import style
-from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memories, of
+from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memories, recipe_of
 from mdcg.figures.overhead import overhead
 from mdcg.figures.pick import alike, usual
 from mdcg.methods import METHODS
 
-METHODS_SHOWN = ("replay", "der", "er-ace", "er-lode", "md-cg")
+SHOWN = ("replay", "der", "er-ace", "er-lode", "md-cg")
 
 
 @FIGURES.register("floats")
@@ -30,10 +30,10 @@ class Floats(OfRuns):
 
     def wanted(self, asked: Recipe) -> list[Recipe]:
         """Of the methods that were named those with a memory, or the paper's."""
-        methods = [name for name in asked.methods or METHODS_SHOWN if METHODS[name].uses_memory]
+        methods = [name for name in asked.methods or SHOWN if METHODS[name].uses_memory]
         if not methods:
             raise MdcgError("the figure floats compares memories; name a method that has one.", about="methods")
-        return [of(asked, methods, memories(asked))]
+        return [recipe_of(asked, methods, memories(asked))]
 
     def numbers(self, runs: Sequence[Run]) -> list[Row]:
         rows = []

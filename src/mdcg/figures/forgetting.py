@@ -9,10 +9,10 @@ from matplotlib.figure import Figure as Drawing
 
 from mdcg.experiments.recipe import Recipe
 from mdcg.figures import style
-from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, of
+from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, recipe_of
 from mdcg.figures.pick import side_by_side
 
-METHODS = ("naive", "replay", "er-ace", "md-cg")
+SHOWN = ("naive", "replay", "er-ace", "md-cg")
 
 
 @FIGURES.register("forgetting")
@@ -20,7 +20,7 @@ class Forgetting(OfRuns):
     """Accuracy on each task as later ones are learned, per method."""
 
     def wanted(self, asked: Recipe) -> list[Recipe]:
-        return [of(asked, asked.methods or METHODS, memory(asked))]
+        return [recipe_of(asked, asked.methods or SHOWN, memory(asked))]
 
     def numbers(self, runs: Sequence[Run]) -> list[Row]:
         return [

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Drawing
 
 from mdcg.experiments.recipe import Recipe
 from mdcg.figures import single, style
-from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, of
+from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, recipe_of
 from mdcg.figures.pick import one_setting
 from mdcg.metrics import Matrix
 
@@ -24,19 +24,11 @@ class Gradients(OfRuns):
     tasks: ClassVar[int] = 2
 
     def wanted(self, asked: Recipe) -> list[Recipe]:
-        return [of(asked, single.one_method("gradients", asked, "der"), memory(asked))]
+        return [recipe_of(asked, single.one_method("gradients", asked, "der"), memory(asked))]
 
     def numbers(self, runs: Sequence[Run]) -> list[Row]:
         return [
-            {
-                **run.named(),
-                "task": row["task"],
-                "epoch": row["epoch"],
-                "epochs": run.spec.epochs,
-                "tasks": len(run.record.sizes),
-                "layer": layer,
-                "cosine": cosine,
-            }
+            {**single.moments(run, row), "layer": layer, "cosine": cosine}
             for run in runs
             for row in run.measured("gradients")
             for layer, cosine in zip(row["layers"], row["cosine"], strict=True)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure as Drawing
 
 from mdcg.experiments.recipe import Recipe
 from mdcg.figures import single, style
-from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, of
+from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, recipe_of
 from mdcg.figures.pick import one_setting
 from mdcg.probes.margin import MOST
 
@@ -26,7 +26,7 @@ class Margin(OfRuns):
     tasks: ClassVar[int] = 2
 
     def wanted(self, asked: Recipe) -> list[Recipe]:
-        return [of(asked, single.one_method("margin", asked, METHOD), memory(asked))]
+        return [recipe_of(asked, single.one_method("margin", asked, METHOD), memory(asked))]
 
     def pick(self, runs: Sequence[Run]) -> list[Run]:
         return one_setting(super().pick(runs), METHOD)

@@ -52,15 +52,6 @@ def overhead(spec: RunSpec, sizes: Sequence[int]) -> Overhead:
     )
 
 
-def gate_weights(features: int, sizes: Sequence[int]) -> int:
-    """The paper's formula.
-
-    >>> gate_weights(64, [2] * 5)
-    1280
-    """
-    return features * sum((i - 1) * classes for i, classes in enumerate(sizes, start=1))
-
-
 @dataclass(frozen=True)
 class _InHead:
     outputs: int

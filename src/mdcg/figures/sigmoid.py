@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from mdcg.experiments.recipe import Recipe
-from mdcg.figures.base import FIGURES, Row, memory, of
+from mdcg.figures.base import FIGURES, Row, memory, recipe_of
 from mdcg.figures.maps import Maps
 from mdcg.methods import METHODS
 from mdcg.models import HEADS
@@ -30,7 +30,7 @@ class Sigmoid(Maps):
         """Of the first method named whose head has such gates, else of MD-CG."""
         gated = [name for name in asked.methods if "gamma" in HEADS[asked.head or METHODS[name].head].settings]
         method = next(iter(gated), METHOD)
-        return [of(asked, [method], memory(asked), gamma=list(GAMMA), beta=list(BETA))]
+        return [recipe_of(asked, [method], memory(asked), gamma=list(GAMMA), beta=list(BETA))]
 
     def caption(self, rows: Sequence[Row]) -> str:
         return (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from mdcg.experiments.recipe import Recipe
-from mdcg.figures.base import FIGURES, Row, memories, of
+from mdcg.figures.base import FIGURES, Row, memories, recipe_of
 from mdcg.figures.maps import Maps
 from mdcg.methods import METHODS
 
@@ -27,7 +27,7 @@ class Tradeoff(Maps):
     def wanted(self, asked: Recipe) -> list[Recipe]:
         """Of the first method named that has a λ, else of MD-CG."""
         method = next((name for name in asked.methods if "lam" in METHODS[name].grid), METHOD)
-        return [of(asked, [method], memories(asked), lam=list(METHODS[method].grid["lam"]))]
+        return [recipe_of(asked, [method], memories(asked), lam=list(METHODS[method].grid["lam"]))]
 
     def caption(self, rows: Sequence[Row]) -> str:
         return (
