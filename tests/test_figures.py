@@ -99,6 +99,16 @@ def test_what_there_is(cli: Cli) -> None:
         (("figure", "drift", *SMALL, "--methods", "replya"), "unknown method 'replya'; did you mean 'replay'?"),
         (("figure", "gradients", *SMALL, "--methods", "replay"), "the probe gradients cannot look at replay: it"),
         (("figure", "drift", *SMALL, "--memory", "3"), "a memory of 3 cannot hold one image of each"),
+        (("figure", "sigmoid", *SMALL, "--methods", "replay"), "sigmoid varies gamma and beta, which replay does not"),
+        (
+            ("figure", "tradeoff", *SMALL, "--methods", "ld"),
+            "tradeoff varies lam, which ld does not have; name another",
+        ),
+        (("figure", "floats", *SMALL, "--methods", "naive,gem"), "floats compares memories: leave out naive, without"),
+        (("figure", "floats", *SMALL, "--methods", "gme"), "unknown method 'gme'; did you mean 'gem'?"),
+        (("figure", "head-growth", *SMALL, "--methods", "md,nope"), "unknown method 'nope'"),
+        (("figure", "head-time", *SMALL, "--set", "lambda=1"), "unknown setting"),
+        (("figure", "head-time", *SMALL, "--backbone", "resnet21"), "unknown backbone 'resnet21'"),
     ],
 )
 def test_mistakes(cli: Cli, words: tuple[str, ...], said: str, runs: Path, tmp_path: Path) -> None:
@@ -123,17 +133,17 @@ def test_nor_are_settings(cli: Cli, name: str, runs: Path) -> None:
     assert not runs.exists()
 
 
-@pytest.mark.parametrize("name", ["bias", "gradients", "margin"])
+@pytest.mark.parametrize("name", ["bias", "gradients", "margin", "sigmoid", "tradeoff"])
 def test_nor_methods(cli: Cli, name: str, runs: Path) -> None:
     words = ("figure", name, *SMALL, "--methods", "der,md-cg", "--runs", runs)
     assert f"the figure {name} shows one method, not 2; name one." in cli(*words).sentence()
     assert not runs.exists()
 
 
-@pytest.mark.parametrize("name", ["bias", "drift", "embedding", "gradients", "margin"])
-def test_what_begins_with_the_second_task(cli: Cli, name: str, runs: Path) -> None:
+@pytest.mark.parametrize("name", ["bias", "drift", "embedding", "gradients", "margin", "sigmoid", "tradeoff"])
+def test_what_needs_a_second_task(cli: Cli, name: str, runs: Path) -> None:
     words = ("figure", name, "--scenario", "digits-1", "--memory", "30", "--runs", runs)
-    said = f"the figure {name} begins with task 2, and digits-1 has fewer tasks; name another."
+    said = f"the figure {name} needs 2 tasks, and digits-1 has fewer; name another scenario."
     assert said in cli(*words).sentence()
     assert not runs.exists()
 
@@ -211,9 +221,10 @@ def test_a_caption_says_what_differs() -> None:
         "seeds 0,2-3 (n = 1 to 3 per setting)",
         "resnet20, 20 epochs per task, batches of 32, learning rate 0.01, momentum 0.8",
         f"fp32 on {around.device}",
-        "0.25 of the training images, held out",
+        "evaluated on test images and on 0.25 of the training images, held out.",
     ):
         assert part in said
+    assert "1 epoch per task" in of_runs([finished(spec(epochs=1))])
 
 
 @pytest.mark.parametrize("text", ["0", "0-4", "3,5-6,9", "0-1,3"])
@@ -226,7 +237,12 @@ def test_lines_can_be_told_apart_without_colours() -> None:
         assert one["marker"] != other["marker"]
         assert one["linestyle"] != other["linestyle"]
         assert np.abs(np.subtract(to_rgb(one["color"]), to_rgb(other["color"]))).max() > 0.05
-    assert len(style.LOOKS) == len(style.METHODS)
+    drawn = ["a", *style.METHODS, "b", "c"]
+    looks = [style.look_of(name, drawn) for name in drawn]
+    assert all(one != other for one, other in itertools.combinations(looks, 2))
+    many = ["replay", *"abcdefgh"]  # more than there are places after the paper's methods
+    assert len({style.look_of(name, many)["color"] for name in many}) == 9
+    assert style.look_of("replay", many) == style.look_of("replay", drawn)
 
 
 def test_a_band_is_mean_and_deviation() -> None:
@@ -238,6 +254,14 @@ def test_a_band_is_mean_and_deviation() -> None:
     assert isinstance(edges, np.ndarray)
     assert {(x, round(float(y), 6)) for x, y in edges.tolist()} == {(0, 1), (0, 5), (1, 0), (1, 8)}
     assert isinstance(drawn, Drawing)
+
+
+def test_a_band_of_one_point_is_a_bar() -> None:
+    _, (ax,) = style.panels()
+    style.band(ax, [3], np.array([[1.0], [3.0], [5.0]]), "x", style.LOOKS[0])
+    (bar,) = (bars.lines[2][0] for bars in ax.containers)  # type: ignore[attr-defined]
+    assert bar.get_segments()[0].tolist() == [[3, 1], [3, 5]]
+    assert ax.get_legend_handles_labels()[1] == ["x"]
 
 
 def test_numbers_in_a_map() -> None:

@@ -99,12 +99,12 @@ def test_sigmoid_picks_one_memory_size_and_weight() -> None:
 
 def test_what_is_wanted() -> None:
     digits = load("digits")
-    (tradeoff,) = Tradeoff().wanted(make_recipe(scenario="digits-5", methods="replay,md"))
+    (tradeoff,) = Tradeoff().wanted(make_recipe(scenario="digits-5", methods="md"))
     specs = tradeoff.resolve(digits)
     cells = {(one.method, one.memory, one.hyperparameters["lam"]) for one in specs}
     assert cells == {("md", m, lam) for m in (50, 100, 200) for lam in (1, 0.5, 0.25, 0.1, 0.05, 0.025, 0.01)}
     assert len({one.group_key() for one in specs}) == 1
-    (sigmoid,) = Sigmoid().wanted(make_recipe(scenario="digits-5", methods="replay", memory=50))
+    (sigmoid,) = Sigmoid().wanted(make_recipe(scenario="digits-5", memory=50))
     specs = sigmoid.resolve(digits)
     assert len({one.group_key() for one in specs}) == 1  # all train together
     assert {(one.method, one.memory) for one in specs} == {("md-cg", 50)}

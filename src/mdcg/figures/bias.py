@@ -9,7 +9,7 @@ from matplotlib.figure import Figure as Drawing
 
 from mdcg.errors import MdcgError
 from mdcg.experiments.recipe import Recipe
-from mdcg.figures import single, style
+from mdcg.figures import single, source, style
 from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, recipe_of
 from mdcg.figures.pick import one_setting
 from mdcg.figures.tasks import some
@@ -19,7 +19,7 @@ METHOD = "replay"
 PANELS = {
     "logit": ("A  Ground-truth logit of the images in memory", "mean logit"),
     "memory_forgetting": ("B  Forgetting on the images in memory", "change of accuracy\n(percentage points)"),
-    "test_forgetting": ("C  Forgetting on test images", "change of accuracy\n(percentage points)"),
+    "test_forgetting": ("C  Forgetting on evaluated images", "change of accuracy\n(percentage points)"),
 }
 
 
@@ -73,9 +73,9 @@ class Bias(OfRuns):
         return (
             "A: mean ground-truth logit of each past task's images that are in memory at the time. B: accuracy on "
             "these images, less the accuracy on those in memory when the next task began, the past one just learned; "
-            "below zero, something is forgotten. C: the same on the past task's test images. Predictions are among "
-            "the classes seen, the current task's included. Lines break where a task begins: there are more classes "
-            f"then, and the memory may have changed.{fewer} {single.averaged(rows)}"
+            "below zero, something is forgotten. C: the same on the past task's evaluated images. Predictions are "
+            "among the classes seen, the current task's included. Lines break where a task begins: there are more "
+            f"classes then, and the memory may have changed.{fewer} {source.averaged(rows)}"
         )
 
 

@@ -13,7 +13,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure as Drawing
 
 from mdcg.experiments.recipe import Recipe
-from mdcg.figures import style
+from mdcg.figures import source, style
 from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, recipe_of
 from mdcg.figures.pick import one_setting_each
 from mdcg.figures.tasks import task_of
@@ -76,10 +76,10 @@ class Confusion(OfRuns):
 
     def caption(self, rows: Sequence[Row]) -> str:
         return (
-            "Predictions for the test images of all classes after the last task, in percent of each true class (a "
-            "row), mean over seeds; colours are on a square-root scale. Classes are in their order of arrival, which "
-            "differs from seed to seed: a place on the axes is not one class but the first, second, … to arrive. "
-            "Lines part the tasks."
+            "Predictions for the evaluated images of all classes after the last task, in percent of each true class (a "
+            "row); colours are on a square-root scale. Classes are in their order of arrival, which differs from seed "
+            "to seed: a place on the axes is not one class but the first, second, … to arrive. Lines part the tasks. "
+            f"{source.averaged(rows, spread='')}"
         )
 
 

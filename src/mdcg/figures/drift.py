@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 
 from mdcg.experiments.recipe import Recipe
-from mdcg.figures import single, style
+from mdcg.figures import single, source, style
 from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, recipe_of
 from mdcg.figures.pick import side_by_side
 
@@ -40,14 +40,15 @@ class Drift(OfRuns):
     def draw(self, rows: Sequence[Row]) -> Drawing:
         epochs, tasks = rows[0]["epochs"], rows[0]["tasks"]
         drawing, (ax,) = style.panels(height=3)
-        for method in dict.fromkeys(row["method"] for row in rows):
+        methods = list(dict.fromkeys(row["method"] for row in rows))
+        for method in methods:
             means = _over_past_tasks([row for row in rows if row["method"] == method])
             seeds = sorted({seed for seed, _, _ in means})
             for task in range(2, tasks + 1):  # a line for each: when a task begins, the comparison begins anew
                 moments = [(task, epoch) for epoch in range(epochs + 1)]
                 values = np.array([[means.get((seed, *moment), np.nan) for moment in moments] for seed in seeds])
                 x = [(task - 1) * epochs + epoch for epoch in range(epochs + 1)]
-                style.band(ax, x, values, method, style.look_of(method))
+                style.band(ax, x, values, method, style.look_of(method, methods))
         style.training_axis(ax, tasks, epochs, first=2)
         ax.set_ylabel("KL(now ‖ task's beginning) (nats)")
         ax.set_ylim(bottom=0)
@@ -56,9 +57,8 @@ class Drift(OfRuns):
 
     def caption(self, rows: Sequence[Row]) -> str:
         return (
-            "KL divergence of the predictions for all past tasks' test images, over the classes seen so far, from "
-            "those of the same model when the current task began: mean over past tasks and seeds, and one standard "
-            "deviation over seeds on either side."
+            "KL divergence of the predictions for all past tasks' evaluated images, over the classes seen so far, from "
+            f"those of the same model when the current task began, mean over past tasks. {source.averaged(rows)}"
         )
 
 

@@ -82,8 +82,8 @@ class Embedding(OfRuns):
         seeds = ", ".join(str(seed) for seed in dict.fromkeys(first_seed(rows, method) for method in methods))
         last = max(row["task"] for row in rows)
         return (
-            f"The backbone's features of test images of each class, when task {last} begins and when it is over, on "
-            "the first two principal axes of both together, the same in both panels of a method. Each point is an "
+            f"The backbone's features of evaluated images of each class, when task {last} begins and when it is over, "
+            "on the first two principal axes of both together, the same in both panels of a method. Each point is an "
             f"image, the same images on either side; those of task {last} are large. Maps of several seeds cannot be "
             f"averaged: drawn is the first, seed {seeds}."
         )

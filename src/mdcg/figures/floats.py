@@ -12,7 +12,7 @@ from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 from mdcg import metrics
 from mdcg.errors import MdcgError
 from mdcg.experiments.recipe import Recipe
-from mdcg.figures import style
+from mdcg.figures import source, style
 from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memories, recipe_of
 from mdcg.figures.overhead import overhead
 from mdcg.figures.pick import alike, usual
@@ -29,10 +29,11 @@ class Floats(OfRuns):
     several: ClassVar[tuple[str, ...]] = ("memory",)
 
     def wanted(self, asked: Recipe) -> list[Recipe]:
-        """Of the methods that were named those with a memory, or the paper's."""
-        methods = [name for name in asked.methods or SHOWN if METHODS[name].uses_memory]
-        if not methods:
-            raise MdcgError("the figure floats compares memories; name a method that has one.", about="methods")
+        methods = asked.methods or SHOWN
+        if without := [name for name in methods if not METHODS[name].uses_memory]:
+            raise MdcgError(
+                f"the figure floats compares memories: leave out {', '.join(without)}, without any.", about="methods"
+            )
         return [recipe_of(asked, methods, memories(asked))]
 
     def numbers(self, runs: Sequence[Run]) -> list[Row]:
@@ -54,7 +55,8 @@ class Floats(OfRuns):
 
     def draw(self, rows: Sequence[Row]) -> Drawing:
         drawing, (ax,) = style.panels(height=3)
-        for method in dict.fromkeys(row["method"] for row in rows):
+        methods = list(dict.fromkeys(row["method"] for row in rows))
+        for method in methods:
             cells: dict[int, list[float]] = {}
             for row in rows:
                 if row["method"] == method:
@@ -62,7 +64,7 @@ class Floats(OfRuns):
             x = sorted(cells)
             means, spreads = zip(*(metrics.mean_std(cells[floats]) for floats in x), strict=True)
             bars = None if all(len(own) == 1 for own in cells.values()) else spreads
-            look = style.look_of(method, [method])
+            look = style.look_of(method, methods)
             ax.errorbar(x, means, bars, label=method, capsize=2.5, elinewidth=0.8, capthick=0.8, **look)
         ax.set_xscale("log")
         ax.xaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
@@ -77,5 +79,5 @@ class Floats(OfRuns):
         return (
             "ACC against the numbers that a method keeps beyond the model and the tasks' head, one point for each "
             "memory size: the pixels of all images that the memory may hold, the weights of gates and projections "
-            "in the head, and logits kept with the images. Mean over seeds, bars of one standard deviation."
+            f"in the head, and logits kept with the images. {source.averaged(rows)}"
         )

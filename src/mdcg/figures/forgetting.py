@@ -8,11 +8,13 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 
 from mdcg.experiments.recipe import Recipe
-from mdcg.figures import style
+from mdcg.figures import source, style
 from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, recipe_of
 from mdcg.figures.pick import side_by_side
+from mdcg.figures.tasks import some
 
 SHOWN = ("naive", "replay", "er-ace", "md-cg")
+NUMBERS = 10  # which stand side by side below a panel
 
 
 @FIGURES.register("forgetting")
@@ -38,17 +40,17 @@ class Forgetting(OfRuns):
         tasks = max(row["task"] for row in rows)
         columns = 2 if len(methods) in (2, 4) else min(3, len(methods))
         drawing, axes = style.panels(-(-len(methods) // columns), columns, sharey=True)
-        names = [f"task {task}" for task in range(1, tasks + 1)]
+        shown = some(row["task"] for row in rows)
         for ax, method in zip(axes, methods, strict=False):
-            for task, name in enumerate(names, start=1):
+            for task, look in zip(shown, style.LOOKS, strict=False):
                 own = [row for row in rows if row["method"] == method and row["task"] == task]
                 after = sorted({row["learned"] for row in own})
                 seeds = sorted({row["seed"] for row in own})
                 values = {(row["seed"], row["learned"]): row["accuracy"] for row in own}
                 matrix = np.array([[values[seed, learned] for learned in after] for seed in seeds])
-                style.band(ax, after, matrix, name, style.look_of(name, names), every=1)
+                style.band(ax, after, matrix, f"task {task}", look, every=1)
             ax.set_title(method)
-            ax.set_xticks(range(1, tasks + 1))
+            ax.set_xticks(range(1, tasks + 1, -(-tasks // NUMBERS)))
             ax.set_ylim(-5, 105)
             ax.set_xlabel("tasks learned")
         for ax in axes[len(methods) :]:
@@ -59,7 +61,9 @@ class Forgetting(OfRuns):
         return drawing
 
     def caption(self, rows: Sequence[Row]) -> str:
+        shown, tasks = len(some(row["task"] for row in rows)), max(row["task"] for row in rows)
+        fewer = f" Of {tasks} tasks {shown} are drawn." if shown < tasks else ""
         return (
-            "Accuracy on the test images of each task after each task learned: mean over seeds, and one standard "
-            "deviation on either side."
+            "Accuracy on the evaluated images of each task, after it was learned and after each later one."
+            f"{fewer} {source.averaged(rows)}"
         )

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 from mdcg.experiments.recipe import Recipe
-from mdcg.figures import single, style
+from mdcg.figures import single, source, style
 from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, recipe_of
 from mdcg.figures.pick import one_setting
 from mdcg.metrics import Matrix
@@ -71,7 +71,7 @@ class Gradients(OfRuns):
 
     def _line(self, ax: Axes, cosines: Matrix, layer: str, tasks: int, epochs: int) -> None:
         """Of one layer: (seeds, looks)."""
-        look = {"color": style.look_of("der")["color"]}
+        look = {"color": style.look_of("der", ["der"])["color"]}
         for task in range(2, tasks + 1):  # a line for each: when a task begins, the memory is another one
             own = cosines[:, (task - 2) * (epochs + 1) : (task - 1) * (epochs + 1)]
             style.band(ax, [(task - 1) * epochs + epoch for epoch in range(epochs + 1)], own, layer, look)
@@ -86,7 +86,7 @@ class Gradients(OfRuns):
             "Two gradients of the same memory images, that of the cross-entropy with their labels and that of the "
             "mean squared distance to the logits kept of them: their cosine, per output channel, averaged over the "
             "channels of each layer, when a task begins and after each of its epochs, from task 2 on. Below 0, "
-            "hatched, the two losses pull a layer in opposite directions. A: every layer, the input at the top; mean "
-            f"over seeds. B: the last row, {last}; mean over seeds, and one standard deviation on either side. "
-            "Vertical lines part the tasks."
+            "hatched, the two losses pull a layer in opposite directions. A: every layer, the input at the top. B: the "
+            f"last row, {last}. Vertical lines part the tasks. "
+            f"{source.averaged(rows, 'in B one standard deviation on either side')}"
         )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, NullFormatter
 
 from mdcg.experiments.recipe import Recipe
 from mdcg.figures import style
@@ -62,6 +62,7 @@ class HeadGrowth(OfModels):
             _write(ax, f"{row['tasks']} tasks", (row["tasks"], row["floats"]), (-3, 5), "right")
         ax.set_yscale("log")
         ax.yaxis.set_major_formatter(EngFormatter(sep=""))
+        ax.yaxis.set_minor_formatter(NullFormatter())
         ax.set_xlabel(f"tasks learned, {CLASSES} classes each")
         ax.set_ylabel("additional floats")
         style.legend(drawing, [ax])

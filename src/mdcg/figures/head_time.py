@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import torch
 from matplotlib.figure import Figure as Drawing
-from matplotlib.ticker import FormatStrFormatter
+from matplotlib.ticker import FormatStrFormatter, NullFormatter
 
 from mdcg.experiments.environment import environment
 from mdcg.experiments.recipe import Recipe
@@ -76,7 +76,7 @@ class HeadTime(OfModels):
                 tasks = sorted({row["tasks"] for row in own})
                 times = [[row["milliseconds"] for row in own if row["tasks"] == task] for task in tasks]
                 low, middle, high = (np.array([np.quantile(some, q) for some in times]) for q in (0.25, 0.5, 0.75))
-                look = style.look_of(head, ORDER)
+                look = style.LOOKS[ORDER.index(head)]
                 ax.plot(tasks, middle, label=head, markevery=max(1, len(tasks) // 8), **look)
                 ax.fill_between(tasks, low, high, color=look["color"], alpha=0.2, linewidth=0)
             ax.set_xticks([1, *range(5, max(row["tasks"] for row in rows) + 1, 5)])
@@ -87,6 +87,7 @@ class HeadTime(OfModels):
         axes[1].set_title("B  The same, and the whole model")
         axes[1].set_yscale("log")
         axes[1].yaxis.set_major_formatter(FormatStrFormatter("%g"))
+        axes[1].yaxis.set_minor_formatter(NullFormatter())
         style.legend(drawing, axes)
         return drawing
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 
-from mdcg.figures import style
+from mdcg.figures import source, style
 from mdcg.figures.base import OfRuns, Row, Run
 from mdcg.figures.pick import alike, usual
 from mdcg.metrics import Matrix
@@ -26,6 +26,7 @@ class Maps(OfRuns):
     across: ClassVar[str]  # and one for the columns
     labels: ClassVar[dict[str, str]]  # of the two axes
     frames: ClassVar[bool] = False  # mark the best ACC of each column
+    tasks: ClassVar[int] = 2  # with one there is no BWT
 
     def numbers(self, runs: Sequence[Run]) -> list[Row]:
         return [
@@ -67,6 +68,9 @@ class Maps(OfRuns):
                 for column in range(len(across)):
                     _frame(ax, int(np.nanargmax(best[:, column])), column)
         return drawing
+
+    def averaged(self, rows: Sequence[Row]) -> str:
+        return source.averaged(rows, spread="", apart=(self.down, self.across))
 
     def _cells(self, runs: Sequence[Run]) -> set[tuple[object, object]]:
         return {(_value(run, self.down), _value(run, self.across)) for run in runs}

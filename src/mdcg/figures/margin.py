@@ -8,7 +8,7 @@ from typing import ClassVar
 from matplotlib.figure import Figure as Drawing
 
 from mdcg.experiments.recipe import Recipe
-from mdcg.figures import single, style
+from mdcg.figures import single, source, style
 from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, recipe_of
 from mdcg.figures.pick import one_setting
 from mdcg.probes.margin import MOST
@@ -42,8 +42,8 @@ class Margin(OfRuns):
         epochs, tasks = rows[0]["epochs"], rows[0]["tasks"]
         drawing, (upper, lower) = style.panels(2, height=2.2, sharex=True)
         marks, pad = MARKS if tasks <= style.MANY else [0.5], single.title_pad(tasks)
-        for key, label in PROBABILITIES.items():
-            single.line(upper, rows, key, label, style.look_of(key, list(PROBABILITIES)), marks)
+        for (key, label), look in zip(PROBABILITIES.items(), style.LOOKS, strict=False):
+            single.line(upper, rows, key, label, look, marks)
         single.line(lower, rows, "loss", "margin loss", style.LOOKS[2], marks)
         for ax in (upper, lower):
             style.training_axis(ax, tasks, epochs, first=2)
@@ -64,5 +64,5 @@ class Margin(OfRuns):
             "B: the margin loss, max(0, largest past probability − probability of the truth + 1 / (|Y| − 1)) with |Y| "
             "classes seen (Eq. 4), not weighted. All are means over training images of the current task (at "
             f"most {MOST:,}, evenly spaced, not augmented), when it begins and after each of its epochs; lines break "
-            f"where a task begins. {single.averaged(rows)}"
+            f"where a task begins. {source.averaged(rows)}"
         )

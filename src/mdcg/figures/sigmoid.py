@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from mdcg.experiments.recipe import Recipe
+from mdcg.figures import single
 from mdcg.figures.base import FIGURES, Row, memory, recipe_of
 from mdcg.figures.maps import Maps
 from mdcg.methods import METHODS
@@ -27,13 +28,14 @@ class Sigmoid(Maps):
     labels: ClassVar[dict[str, str]] = {"gamma": "slope, γ", "beta": "offset, β"}
 
     def wanted(self, asked: Recipe) -> list[Recipe]:
-        """Of the first method named whose head has such gates, else of MD-CG."""
-        gated = [name for name in asked.methods if "gamma" in HEADS[asked.head or METHODS[name].head].settings]
-        method = next(iter(gated), METHOD)
+        (method,) = single.one_method("sigmoid", asked, METHOD)
+        known = HEADS[asked.head or METHODS[method].head].settings
+        if missing := [name for name in (self.down, self.across) if name not in known]:
+            raise single.without("sigmoid", method, *missing)
         return [recipe_of(asked, [method], memory(asked), gamma=list(GAMMA), beta=list(BETA))]
 
     def caption(self, rows: Sequence[Row]) -> str:
         return (
             f"ACC (A) and BWT (B) of {rows[0]['method']} when each gate is sigmoid(γ g + β) of its linear layer's "
-            "answer g: mean over seeds."
+            f"answer g. {self.averaged(rows)}"
         )

@@ -22,6 +22,14 @@ def one_method(figure: str, asked: Recipe, usual: str) -> list[str]:
     return asked.methods or [usual]
 
 
+def without(figure: str, method: str, *settings: str) -> MdcgError:
+    """Of a method that lacks what a figure varies."""
+    return MdcgError(
+        f"the figure {figure} varies {' and '.join(settings)}, which {method} does not have; name another method.",
+        about="methods",
+    )
+
+
 def moments(run: Run, row: Row) -> Row:
     """Which run a row is of, and when its probe looked."""
     length = {"epochs": run.spec.epochs, "tasks": len(run.record.sizes)}
@@ -55,10 +63,3 @@ def line(ax: Axes, rows: Sequence[Row], key: str, label: str, look: dict[str, An
 def title_pad(tasks: int) -> float:
     """Points below a panel's title: room for the names of the tasks, where they stand there."""
     return 14 if tasks <= style.MANY else 6
-
-
-def averaged(rows: Sequence[Row]) -> str:
-    """How seeds were brought together, as the end of a caption."""
-    if len({row["seed"] for row in rows}) == 1:
-        return "A single seed."
-    return "Mean over seeds, and one standard deviation on either side."

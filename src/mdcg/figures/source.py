@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from mdcg.experiments.words import spell_seeds
-from mdcg.figures.base import Run
+from mdcg.figures.base import Row, Run
 from mdcg.methods import METHODS
 
 
@@ -20,19 +20,36 @@ def of_runs(runs: Sequence[Run]) -> str:
     around = [run.record.environment for run in runs]
     machines = _listed(f"{one.precision} on {one.device}" for one in around if one.precision and one.device)
     epochs, batch = _listed(spec.epochs for spec in specs), _listed(spec.batch_size for spec in specs)
+    long = "1 epoch" if epochs == "1" else f"{epochs} epochs"
     parts = [
         f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} on {_listed(spec.scenario for spec in specs)}: "
         + "; ".join(_method(name, runs) for name in sorted({spec.method for spec in specs})),
         f"memory {_listed(spec.memory for spec in specs if spec.memory)}" if any(spec.memory for spec in specs) else "",
         f"{'seed' if len(seeds) == 1 else 'seeds'} {spell_seeds(seeds)} ({each} per setting)",
-        f"{_listed(spec.backbone for spec in specs)}, {epochs} epochs per task, batches of {batch}, "
+        f"{_listed(spec.backbone for spec in specs)}, {long} per task, batches of {batch}, "
         f"learning rate {_listed(spec.rate for spec in specs)}, momentum {_listed(spec.momentum for spec in specs)}",
         machines,
     ]
-    held_out = {spec.hold_out for spec in specs} - {0.0}
-    if held_out:
-        parts.append(f"evaluated on {_listed(held_out)} of the training images, held out")
+    held_out = {spec.hold_out for spec in specs}
+    evaluated = ["test images"] if 0.0 in held_out else []
+    if some := held_out - {0.0}:
+        evaluated.append(f"{_listed(some)} of the training images, held out")
+    parts.append(f"evaluated on {' and on '.join(evaluated)}")
     return "; ".join(part for part in parts if part) + "."
+
+
+def averaged(
+    rows: Sequence[Row],
+    spread: str = "one standard deviation on either side",
+    apart: Sequence[str] = ("method", "memory"),
+) -> str:
+    """How seeds were brought together, as the end of a caption; rows that differ in one of `apart` never are."""
+    seeds: dict[tuple[object, ...], set[int]] = {}
+    for row in rows:
+        seeds.setdefault(tuple(row[key] for key in apart), set()).add(row["seed"])
+    if all(len(own) == 1 for own in seeds.values()):
+        return "A single seed." if len(set.union(*seeds.values())) == 1 else "A single seed of each."
+    return f"Mean over seeds, and {spread}." if spread else "Mean over seeds."
 
 
 def _method(name: str, runs: Sequence[Run]) -> str:

@@ -50,6 +50,7 @@ RC: dict[Any, Any] = {
     "hatch.linewidth": 0.5,
     "svg.hashsalt": "mdcg",  # equal drawings are equal files
     "axes.unicode_minus": True,
+    "text.parse_math": False,  # a folder's name may hold $
 }
 #: Colours that most people can tell apart (Okabe and Ito), the dark ones first, each with its own dashes and marker.
 LOOKS: list[dict[str, Any]] = [
@@ -66,18 +67,25 @@ LOOKS: list[dict[str, Any]] = [
     {"color": "#A6761D", "linestyle": (0, (6, 1, 1, 1, 1, 1)), "marker": "h"},
     {"color": "#1B9E77", "linestyle": (0, (3, 3)), "marker": "p"},
     {"color": "#999933", "linestyle": (0, (1, 3)), "marker": "d"},
+    # Stars are slim, so they are larger.
+    {"color": "#882255", "linestyle": (0, (9, 3, 2, 3)), "marker": (4, 1, 0), "markersize": 8},
+    {"color": "#332288", "linestyle": (0, (2, 1, 2, 4)), "marker": (4, 1, 45), "markersize": 8},
+    {"color": "#661100", "linestyle": (0, (7, 1, 1, 1, 1, 1, 1, 1)), "marker": (9, 1, 0), "markersize": 8},
 ]
-#: A method looks the same in every figure.
+#: These look the same in every figure: each has the look at its place.
 METHODS = (
     *("md-cg", "replay", "der", "ld", "er-ace", "er-lode", "md", "ss-il", "rpc", "gem", "gdumb", "naive"),
     "cumulative",
 )
 
 
-def look_of(name: str, others: Sequence[str] = ()) -> dict[str, Any]:
-    """Colour, dashes and marker of a method; of anything else by its place among `others`."""
-    place = METHODS.index(name) if name in METHODS else list(others).index(name) if name in others else 0
-    return LOOKS[place % len(LOOKS)]
+def look_of(method: str, drawn: Sequence[str]) -> dict[str, Any]:
+    """Colour, dashes and marker of a method, which no other one `drawn` has (unless they are more than the looks)."""
+    if method in METHODS:
+        return LOOKS[METHODS.index(method)]
+    others = [name for name in drawn if name not in METHODS]
+    free = [*LOOKS[len(METHODS) :], *(LOOKS[place] for place, name in enumerate(METHODS) if name not in drawn)]
+    return free[others.index(method) % len(free)]
 
 
 @contextmanager
@@ -102,7 +110,10 @@ def band(ax: Axes, x: Sequence[float], values: Matrix, label: str, look: dict[st
     ax.plot(x, mean, label=label, markevery=every or max(1, len(x) // 8), **look)
     if len(values) > 1:
         spread = values.std(0, ddof=1)
-        ax.fill_between(x, mean - spread, mean + spread, color=look["color"], alpha=0.15, linewidth=0)
+        if len(x) == 1:  # a band without a width is not seen
+            ax.errorbar(x, mean, spread, fmt="none", ecolor=look["color"], elinewidth=0.8, capsize=2.5, capthick=0.8)
+        else:
+            ax.fill_between(x, mean - spread, mean + spread, color=look["color"], alpha=0.15, linewidth=0)
 
 
 def legend(drawing: Figure, axes: Sequence[Axes], columns: int = 4, title: str | None = None) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from mdcg.experiments.recipe import Recipe
+from mdcg.figures import single
 from mdcg.figures.base import FIGURES, Row, memories, recipe_of
 from mdcg.figures.maps import Maps
 from mdcg.methods import METHODS
@@ -17,7 +18,7 @@ METHOD = "md-cg"
 class Tradeoff(Maps):
     """ACC and BWT over memory size and λ, the weight of the margin loss."""
 
-    seeds: ClassVar[str] = "0-1"  # each of them is a whole grid of runs
+    seeds: ClassVar[str] = "0"  # each of them is a whole grid of runs
     several: ClassVar[tuple[str, ...]] = ("memory", "lam")
     down: ClassVar[str] = "lam"
     across: ClassVar[str] = "memory"
@@ -25,12 +26,13 @@ class Tradeoff(Maps):
     frames: ClassVar[bool] = True
 
     def wanted(self, asked: Recipe) -> list[Recipe]:
-        """Of the first method named that has a λ, else of MD-CG."""
-        method = next((name for name in asked.methods if "lam" in METHODS[name].grid), METHOD)
+        (method,) = single.one_method("tradeoff", asked, METHOD)
+        if "lam" not in METHODS[method].grid:
+            raise single.without("tradeoff", method, "lam")
         return [recipe_of(asked, [method], memories(asked), lam=list(METHODS[method].grid["lam"]))]
 
     def caption(self, rows: Sequence[Row]) -> str:
         return (
-            f"ACC (A) and BWT (B) of {rows[0]['method']} with each memory size and each weight λ of the margin loss: "
-            "mean over seeds. Frames mark the best ACC of each memory size, in both panels."
+            f"ACC (A) and BWT (B) of {rows[0]['method']} with each memory size and each weight λ of the margin loss. "
+            f"Frames mark the best ACC of each memory size, in both panels. {self.averaged(rows)}"
         )
