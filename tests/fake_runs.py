@@ -58,6 +58,6 @@ def finished(of: RunSpec, sizes: tuple[int, ...] = (2, 2, 2, 2, 2)) -> Run:
 def with_rows(run: Run, probe: str, rows: Sequence[dict[str, Any]], under: Path) -> Run:
     """The run as if a probe had measured this, in a folder of its own."""
     file = measured_file(under / run.spec.name, probe)
-    file.parent.mkdir(parents=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps({"rows": rows, "seconds": 0.0}))
     return Run(under / run.spec.name, run.record)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from mdcg.api import Sweep, load_for
-from mdcg.errors import MdcgError
+from mdcg.errors import MachineError, MdcgError
 from mdcg.experiments.plan import Warn
 from mdcg.experiments.recipe import Recipe
 from mdcg.experiments.spec import RunSpec
@@ -17,8 +20,10 @@ from mdcg.experiments.store import Store, read_measurements
 from mdcg.experiments.sweep import Cell, Site
 from mdcg.experiments.words import parse_seeds
 from mdcg.figures import source, style
-from mdcg.figures.base import FIGURES, Figure, OfModels, OfRuns, Row, Run
+from mdcg.figures.base import FIGURES, Figure, OfModels, OfRuns, Row, Run, recipe_of
+from mdcg.figures.read import numbers
 from mdcg.files import write_whole
+from mdcg.methods import METHODS
 from mdcg.scenario import parse
 
 
@@ -88,7 +93,7 @@ def _check(name: str, figure: OfRuns, asked: Recipe) -> None:
     """What no figure of its kind can show, before anything trains."""
     if parse(asked.scenario)[1] < figure.tasks:
         raise MdcgError(
-            f"the figure {name} begins with task {figure.tasks}, and {asked.scenario} has fewer tasks; name another.",
+            f"the figure {name} needs {figure.tasks} tasks, and {asked.scenario} has fewer; name another scenario.",
             about="scenario",
         )
     lists = {key: value for key, value in {"memory": asked.memory, **asked.set}.items() if isinstance(value, list)}
@@ -119,6 +124,7 @@ def _train(
 def _numbers(name: str, figure: Figure, specs: Sequence[RunSpec], asked: Recipe) -> tuple[list[Row], str]:
     """What is drawn, and where it comes from."""
     if isinstance(figure, OfModels):
+        _check_names(asked)
         rows = figure.measure(asked)
         return rows, figure.source(rows)
     assert isinstance(figure, OfRuns)
@@ -127,17 +133,57 @@ def _numbers(name: str, figure: Figure, specs: Sequence[RunSpec], asked: Recipe)
     runs = [Run(folder, record) for folder, record in found if record is not None]
     if not runs:
         raise MdcgError(f"no run that the figure {name} needs could be trained, so there is nothing to draw.")
-    return figure.numbers(runs), source.of_runs(runs)
+    return numbers(figure, runs), source.of_runs(runs)
 
 
-def _write(name: str, figure: Figure, rows: Sequence[Row], where: str, out: Path, scenario: str) -> Made:
-    stem = f"{name}-{scenario.replace('/', '-').replace(':', '-')}"
+def _check_names(asked: Recipe) -> None:
+    """For a figure of models, which needs no method: what is named must exist all the same."""
+    methods = asked.methods or METHODS.names()
+    recipe_of(asked, methods, asked.memory or [1]).check_names()
+
+
+def _writable(out: Path) -> None:
+    """Or say, before anything trains, that figures cannot be written there; nothing is left behind."""
+    missing: list[Path] = []
+    try:
+        missing += [folder for folder in (out, *out.parents) if not folder.exists()]
+        out.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise MachineError(f"cannot write in {out}: {error.strerror}; choose another folder with --out.") from error
+    finally:
+        for folder in missing:
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def _write(
+    name: str,
+    figure: Figure,
+    rows: Sequence[Row],
+    where: str,
+    out: Path,
+    scenario: str,
+    memory: Sequence[int] = (),
+) -> Made:
+    stem = _stem(name, scenario, memory)
     caption = f"{figure.caption(rows)} {where}"
     drawn = drawing(figure, rows, caption)
     contents = {"svg": drawn["svg"], "png": drawn["png"], "csv": table(rows).encode()}
     for kind, content in contents.items():
         write_whole(out / f"{stem}.{kind}", content)
     return Made(name, [out / f"{stem}.{kind}" for kind in contents], caption)
+
+
+def _stem(name: str, scenario: str, memory: Sequence[int]) -> str:
+    """Of the files: a scenario of a folder may be a long path. One memory size that was asked for is told.
+
+    >>> _stem("drift", "c10-5", [500]), _stem("floats", "folder:/my birds-3", [100, 200])
+    ('drift-c10-5-m500', 'floats-folder-my-birds-3')
+    """
+    short = re.sub(r"[^A-Za-z0-9.-]+", "-", scenario).strip("-")[-60:]
+    return f"{name}-{short}-m{memory[0]}" if len(memory) == 1 else f"{name}-{short}"
 
 
 def drawing(

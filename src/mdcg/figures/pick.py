@@ -13,6 +13,12 @@ from mdcg.models import HEADS
 FREE = {"method", "hyperparameters", "memory", "head", "head_settings", "seed", "evaluate_every"}
 
 
+def installed(runs: Sequence[Run]) -> list[Run]:
+    """Those whose method and head are here: nothing is known of others, which a package brought that is gone."""
+    methods, heads = METHODS.names(), HEADS.names()
+    return [run for run in runs if run.spec.method in methods and run.spec.head in heads]
+
+
 def one_protocol(runs: Sequence[Run]) -> list[Run]:
     """Those trained as most are: the same network, epochs, precision and so on."""
     keys = [run.spec.model_dump_json(exclude=FREE) for run in runs]
@@ -36,7 +42,11 @@ def usual(run: Run, besides: Collection[str] = ()) -> bool:
     expected = kind(**kind.tuned(spec.scenario, spec.memory)).model_dump()
     expected |= {name: default for name, (default, _) in HEADS[spec.head].settings.items()}
     own = {**spec.hyperparameters, **spec.head_settings}
-    return spec.head == kind.head and all(own[name] == expected[name] for name in own if name not in besides)
+    chosen = {name: value for name, value in own.items() if name not in besides}
+    # A setting that the method had when the run was trained may be gone by now.
+    return spec.head == kind.head and all(
+        name in expected and value == expected[name] for name, value in chosen.items()
+    )
 
 
 def one_setting(runs: Sequence[Run], method: str | None = None) -> list[Run]:

@@ -10,29 +10,30 @@ from pathlib import Path
 from mdcg.errors import MdcgError
 from mdcg.figures import FIGURES, OfRuns, Run
 from mdcg.figures.make import drawing
-from mdcg.figures.pick import one_protocol
+from mdcg.figures.pick import installed, one_protocol
+from mdcg.figures.read import numbers
 from mdcg.figures.source import of_runs
 from mdcg.report.summary import Section
 
 
 def figures(section: Section) -> str:
     """As HTML, each an image that says in words what it shows; empty where there is none."""
-    runs = one_protocol([Run(Path(run.folder), run.record) for setting in section.settings for run in setting.runs])
+    every = [Run(Path(run.folder), run.record) for setting in section.settings for run in setting.runs]
+    runs = one_protocol(installed(every))
     found = "\n".join(text for name in FIGURES.names() if (text := _figure(name, runs)))
     return f'<h3>Figures</h3>\n<div class="figures">\n{found}\n</div>' if found else ""
 
 
 def _figure(name: str, runs: Sequence[Run]) -> str:
-    figure = FIGURES[name]()
-    if not isinstance(figure, OfRuns):
-        return ""
     try:
-        if not (picked := figure.pick(runs)):
+        figure = FIGURES[name]()
+        if not isinstance(figure, OfRuns) or not (picked := figure.pick(runs)):
             return ""
-        rows = figure.numbers(picked)
-    except MdcgError as error:  # measurements that are damaged: the rest of the report is not
-        return f'<p class="faint">{escape(name)} is left out: {escape(str(error))}</p>'
-    caption = f"{figure.caption(rows)} {of_runs(picked)}"
-    image = b64encode(drawing(figure, rows, caption, ["svg"])["svg"]).decode()
+        rows = numbers(figure, picked)
+        caption = f"{figure.caption(rows)} {of_runs(picked)}"
+        image = b64encode(drawing(figure, rows, caption, ["svg"])["svg"]).decode()
+    except Exception as error:  # of measurements that are damaged, or another package's figure: the report is not
+        reason = error if isinstance(error, MdcgError) else f"it cannot be drawn ({type(error).__name__}: {error})."
+        return f'<p class="faint">{escape(name)} is left out: {escape(str(reason))}</p>'
     source = f"data:image/svg+xml;base64,{image}"
     return f'<figure id="figure-{escape(name)}"><img alt="{escape(caption)}" src="{source}"></figure>'

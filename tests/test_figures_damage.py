@@ -1,0 +1,93 @@
+"""Runs that do not fit: a sentence in place of a traceback, and a report without that one figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mdcg.errors import MdcgError
+from mdcg.figures import FIGURES, OfRuns, Run
+from mdcg.figures.bias import Bias
+from mdcg.figures.forgetting import Forgetting
+from mdcg.figures.pick import installed, side_by_side, usual
+from mdcg.figures.read import numbers
+from mdcg.report.figures import figures
+from mdcg.report.read import Run as Read
+from mdcg.report.summary import summarise
+from tests.fake_runs import finished, spec, with_rows
+
+LOOK = {"task": 2, "epoch": 0, "step": 0}
+DAMAGED: list[list[dict[str, Any]]] = [
+    [],
+    [{}],
+    [{"task": 2}],
+    [{**LOOK, "task": "two"}],
+    [{**LOOK, "kl": None, "counts": 3, "features": [], "logit": 1, "layers": None, "truth": 0}],
+    [LOOK],
+]
+MEASURED = [name for name in FIGURES.names() if getattr(FIGURES[name], "probes", ())]
+
+
+def renamed(run: Run, **changed: Any) -> Run:
+    """As another version, or another package, would have left it."""
+    return Run(run.folder, run.record.model_copy(update={"spec": run.spec.model_copy(update=changed)}))
+
+
+def page(runs: list[Run]) -> str:
+    (section,) = summarise([Read(str(run.folder), run.record) for run in runs])
+    return figures(section)
+
+
+@pytest.mark.parametrize("rows", DAMAGED)
+@pytest.mark.parametrize("name", MEASURED)
+def test_measurements_that_do_not_fit(name: str, rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    figure = FIGURES[name]()
+    assert isinstance(figure, OfRuns)
+    (probe,) = figure.probes
+    run = with_rows(finished(spec("der")), probe, rows, tmp_path)
+    with pytest.raises(MdcgError) as raised:
+        numbers(figure, [run])
+    file = run.folder / "measured" / f"{probe}.json"
+    assert f"what the probe {probe} measured of {run.folder.name} is damaged; remove {file}, and" in str(raised.value)
+
+
+def test_the_run_to_blame_is_named(tmp_path: Path) -> None:
+    rows = [LOOK | {"logit": [1.0], "memory_accuracy": [90.0], "test_accuracy": [80.0]}]
+    good = with_rows(finished(spec(seed=0), (5, 5)), "memory", rows, tmp_path)
+    bad = with_rows(finished(spec(seed=1), (5, 5)), "memory", [LOOK], tmp_path)
+    assert len(numbers(Bias(), [good])) == 1
+    with pytest.raises(MdcgError, match=bad.folder.name):
+        numbers(Bias(), [good, bad])
+
+
+def test_a_report_without_that_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = with_rows(finished(spec("md-cg")), "drift", [LOOK | {"kl": ["much"]}], tmp_path)  # which numbers pass on
+    with_rows(run, "memory", [LOOK], tmp_path)
+    found = page([run])
+    assert 'id="figure-forgetting"' in found
+    assert '<p class="faint">drift is left out: it cannot be drawn (' in found
+    assert '<p class="faint">bias is left out: what the probe memory measured of' in found
+
+    def broken(*_: object) -> list[Run]:
+        raise RuntimeError("no & no")
+
+    monkeypatch.setattr(Forgetting, "pick", broken)
+    assert "forgetting is left out: it cannot be drawn (RuntimeError: no &amp; no)." in page([run])
+
+
+def test_runs_of_what_is_not_installed_are_left_out() -> None:
+    run = finished(spec("replay"))
+    gone = [renamed(run, method="gone"), renamed(run, head="gone")]
+    assert installed([*gone, run]) == [run]
+    assert page(gone) == ""
+    assert "left out" not in page([*gone, run])
+
+
+def test_a_setting_that_a_method_no_longer_has() -> None:
+    now = finished(spec("md-cg"))
+    before = renamed(now, hyperparameters={**now.spec.hyperparameters, "warmth": 1.0})
+    assert usual(now)
+    assert not usual(before)
+    assert side_by_side([before, now]) == [now]
