@@ -21,12 +21,12 @@ from mdcg.data import load
 from mdcg.experiments import Store
 from mdcg.experiments.recipe import make_recipe
 from mdcg.experiments.runner import _capacity
-from mdcg.experiments.troubles import Shortage, troubles_explained
 from mdcg.methods import METHODS
 from mdcg.report.tables import accuracy_matrix
 from mdcg.train.loop import Trainer
 from mdcg.train.precision import Compute
 from mdcg.train.state import State
+from mdcg.train.troubles import Shortage, troubles_explained
 from tests.conftest import Answer, Cli
 from tests.test_data import save_image
 
@@ -401,7 +401,7 @@ def test_no_permission(words: list[str], tmp_path: Path) -> None:
 def test_out_that_cannot_be_written(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     answer = cli("run", *QUICK, "--method", "naive", "--out", tmp_path / "file" / "runs")
-    assert "choose another folder with --out" in answer.sentence()
+    assert "choose another folder for it" in answer.sentence()
     answer = cli(
         "compare", *QUICK, "--methods", "naive", "--out", tmp_path / "r", "--report", tmp_path / "file" / "x.html"
     )

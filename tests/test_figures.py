@@ -154,7 +154,7 @@ def test_runs_that_fail_are_left_out_and_said(cli: Cli, runs: Path, tmp_path: Pa
     assert answer.code == 0
     rows = list(csv.DictReader((tmp_path / "figures" / "tradeoff-digits-2.csv").open()))
     assert [(row["memory"], row["lam"]) for row in rows] == [("20", "1.0")]
-    assert "left out of the figure: the loss of" in answer.err
+    assert "left out of the figure, until --retry tries it again: the loss of" in answer.err
     assert "n = 1" in answer.out
     answer = cli(*words, "--set", "lam=1e30", "--runs", tmp_path / "none", "--out", tmp_path / "none-drawn")
     assert answer.code == 2
@@ -317,7 +317,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Pictures:
         together = [name for name in FIGURES.names() if name not in several]
         for names, own in [(together, {}), *(([name], own) for name, own in several.items())]:
             asked = make_recipe(**{**small, **own}, out=folder / "runs")
-            make.make(names, asked, folder / "figures", True, None, pytest.fail)
+            make.make(names, asked, folder / "figures", seeds_given=True, warn=pytest.fail)
     return Pictures(folder / "figures", drawn)
 
 

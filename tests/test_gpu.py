@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from mdcg.data import load
+from mdcg.probes import Watch
 from mdcg.tensors import pack, unpack
 from mdcg.train import state as states
 from mdcg.train.capacity import USABLE, members_that_fit
@@ -177,7 +178,7 @@ def test_a_watched_run_is_the_same_to_the_bit(method: str, precision: str) -> No
     )
     probes = probes_for(group)
     alone, _ = states.dump(Trainer(group, machine).train(states.fresh(group, machine)))
-    state = Trainer(group, machine, probes=probes).train(states.fresh(group, machine))
+    state = Trainer(group, machine, probes=Watch(probes)).train(states.fresh(group, machine))
     watched, _ = states.dump(state)
     assert all(torch.equal(alone[name], watched[name]) for name in alone if not name.startswith("measured."))
     assert {row["probe"] for row in state.measured[0]} == set(probes)

@@ -15,7 +15,7 @@ import torch
 
 import mdcg
 from mdcg.experiments.store import MEASURED, RESULT
-from mdcg.probes import PROBES, Measured, Probe, Sight
+from mdcg.probes import PROBES, Measured, Probe, Sight, Watch
 from mdcg.train import state as states
 from mdcg.train.group import Group
 from mdcg.train.loop import Trainer
@@ -58,7 +58,7 @@ def probes_for(group: Group) -> dict[str, Probe]:
 
 
 def trained(group: Group, probes: dict[str, Probe]) -> State:
-    return Trainer(group, CPU, probes=probes).train(states.fresh(group, CPU))
+    return Trainer(group, CPU, probes=Watch(probes)).train(states.fresh(group, CPU))
 
 
 @cache
@@ -119,13 +119,13 @@ def test_interrupted_measurements_go_on(method: str, after: int) -> None:
         left -= 1
         return left < 0
 
-    trainer = Trainer(group, CPU, lambda tensors, values: saved.append((tensors, values)), stop, probes=probes)
+    trainer = Trainer(group, CPU, lambda tensors, values: saved.append((tensors, values)), stop, probes=Watch(probes))
     with pytest.raises(Stopped):
         trainer.train(states.fresh(group, CPU))
     tensors, values = saved[-1]
     copied = {name: value.clone() for name, value in tensors.items()}
     again = states.revive(copied, json.loads(json.dumps(values)), group, CPU)
-    Trainer(group, CPU, probes=probes).train(again)
+    Trainer(group, CPU, probes=Watch(probes)).train(again)
     assert again.measured == watched_by_all(method).measured
     assert again.start is None
 
@@ -214,6 +214,44 @@ class Broken(Probe):
         return {}
 
 
+class Greedy(Probe):
+    """Has no room for two members at once, as a GPU may have none."""
+
+    def look(self, sight: Sight) -> Measured:
+        if sight.members > 1:
+            raise torch.OutOfMemoryError("out of memory")
+        return {"members": [sight.members]}
+
+
+class Scalar(Probe):
+    """One number for all."""
+
+    def look(self, sight: Sight) -> Measured:
+        return {"norm": 1.0}  # type: ignore[dict-item]
+
+
+class Named(Probe):
+    """A name that rows have."""
+
+    def look(self, sight: Sight) -> Measured:
+        return {"task": [1] * sight.members}
+
+
+class NoData(Probe):
+    """Nothing that a file could hold."""
+
+    def look(self, sight: Sight) -> Measured:
+        return {"where": [Path("x")] * sight.members}
+
+
+class Careless(Probe):  # and undocumented
+    every: ClassVar[int] = 2
+
+    def look(self, sight: Sight) -> Measured:
+        sight.model.eval()
+        return {}
+
+
 class Short(Probe):
     """Forgets a member."""
 
@@ -226,6 +264,9 @@ class Short(Probe):
     [
         (Broken, r"the probe own failed \(IndexError: no such layer\); mend it, or leave it out"),
         (Short, "gave 1 values of 'norm' for 2 runs; it must give one for each"),
+        (Scalar, "gave no list of values of 'norm' for 2 runs"),
+        (Named, "calls a quantity 'task', which every row has"),
+        (NoData, r"the probe own failed \(TypeError: a \w*Path is no number"),
     ],
     indirect=["named"],
 )
@@ -233,6 +274,64 @@ def test_a_probe_that_fails_is_named(named: str, said: str, runs: Path) -> None:
     with pytest.raises(mdcg.MdcgError, match=said):
         mdcg.run(**ASKED, seeds=range(2), out=runs, probes=[named])
     assert not list(runs.glob(f"*/{RESULT}"))
+
+
+@pytest.mark.parametrize("named", [Greedy], indirect=True)
+def test_too_little_memory_for_a_probe_parts_the_group(named: str, runs: Path) -> None:
+    result = mdcg.run(**ASKED, seeds=range(2), out=runs, probes=[named])
+    assert {row["members"] for row in result.measured(named)} == {1}
+
+
+def test_a_careless_probe_changes_nothing_either() -> None:
+    group = group_of("replay", [(0, 12, {})])
+    assert trained(group, {"careless": Careless()}).history == trained(group, {}).history
+    assert Careless.summary() == ""
+
+
+def test_a_group_goes_on_only_with_its_own_probes(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = {**ASKED, "epochs": 2, "seeds": range(2), "out": runs}
+
+    def interrupted(**how: Any) -> set[str]:
+        """The begun groups, after an epoch or two more."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("mdcg.train.loop.SAVING", 1)
+            epoch = Trainer._finish_epoch
+
+            def stop(self: Trainer, state: State) -> None:
+                epoch(self, state)
+                if state.epoch == 1:
+                    self.should_stop = lambda: True
+
+            patch.setattr(Trainer, "_finish_epoch", stop)
+            with pytest.raises(Stopped):
+                mdcg.run(**asked, **how)
+        return {path.name for path in runs.glob(".groups/*")}
+
+    watched = interrupted(probes=["drift", "drift"])
+    assert len(watched) == 1
+    assert interrupted(probes=["drift"]) == watched
+    assert "going on with replay on digits-2 (2 runs) in task 1, epoch 2" in capsys.readouterr().err
+    both = interrupted()
+    assert len(both) == 2
+    assert (
+        "2 runs were begun with other probes, among them some asked for now; these start anew"
+        in capsys.readouterr().err
+    )
+    mdcg.run(**asked)
+    mdcg.run(**asked)  # which tidies up
+    assert {path.name for path in runs.glob(".groups/*")} == watched
+    assert mdcg.run(**asked, probes=["drift"]).measured("drift")
+    assert "going on with replay" in capsys.readouterr().err
+    assert not list(runs.glob(".groups/*"))
+
+
+def test_parts_of_a_group_take_their_measurements_along() -> None:
+    group = group_of("replay", [(seed, 12, {}) for seed in range(4)])
+    state = trained(group, {"norm": Norm()})
+    tensors, values = states.dump(state)
+    half, noted = states.select(tensors, values, [1, 3])
+    part = states.revive(half, noted, group_of("replay", [(seed, 12, {}) for seed in (1, 3)]), CPU)
+    assert part.measured == [state.measured[1], state.measured[3]]
 
 
 @pytest.mark.parametrize("named", [Norm], indirect=True)

@@ -89,7 +89,7 @@ def locked(folder: Path) -> Iterator[None]:
         file = (folder / ".lock").open("a+")
     except OSError as error:
         raise MachineError(
-            f"cannot write in {folder}: {error.strerror or error}; choose another folder with --out."
+            f"cannot write in {folder}: {error.strerror or error}; choose another folder for it."
         ) from error
     with file:
         try:
@@ -97,7 +97,7 @@ def locked(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             owner = file.read().strip() or "another process"
-            raise Busy(f"{folder} is in use by {owner}; wait for it to end, or give another --out.") from None
+            raise Busy(f"{folder} is in use by {owner}; wait for it to end, or choose another folder.") from None
         file.seek(0)
         file.truncate()
         file.write(f"process {os.getpid()}")

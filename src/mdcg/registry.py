@@ -11,6 +11,11 @@ from mdcg.errors import MdcgError, unknown
 T = TypeVar("T")
 
 
+def first_line(thing: object) -> str:
+    """Of its docstring; empty, where it has none."""
+    return next(iter((thing.__doc__ or "").strip().splitlines()), "")
+
+
 class Registry(Generic[T]):
     """Names and what they stand for; other packages add theirs through the entry point group."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,6 +13,9 @@ from rich.table import Table
 from mdcg.cli.app import app
 from mdcg.cli.train import stopped_explained
 from mdcg.errors import MdcgError
+
+if TYPE_CHECKING:
+    from mdcg.figures.make import Made
 
 
 @app.command()
@@ -32,6 +35,7 @@ def figure(
     runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
     out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("figures"),
     members: Annotated[int | None, typer.Option(min=1, help="Most runs to train together.")] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Try again what failed before.")] = False,
 ) -> None:
     """Draw a figure of the paper, or of your own runs: train what is missing, measure, write SVG, PNG and CSV."""
     from mdcg.figures import FIGURES
@@ -58,10 +62,8 @@ def figure(
         data=data,
         out=runs,
     )
-    made, share = stopped_explained(lambda: make(chosen, asked, out, seeds is not None, members, _warn))
-    for one in made:
-        print(f"{one.name}: {one.caption}")
-        print("\n".join(f"  {file}" for file in one.files))
+    how: dict[str, Any] = {"seeds_given": seeds is not None, "members": members, "retry": retry}
+    share = stopped_explained(lambda: make(chosen, asked, out, **how, warn=_warn, done=_say))
     if share is not None:
         print(share)
     return None
@@ -74,6 +76,11 @@ def _list() -> None:
     for name in FIGURES.names():
         table.add_row(name, FIGURES[name].summary())
     Console().print(table)
+
+
+def _say(made: Made) -> None:
+    print(f"{made.name}: {made.caption}")
+    print("\n".join(f"  {file}" for file in made.files))
 
 
 def _warn(text: str) -> None:

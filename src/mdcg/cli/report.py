@@ -19,7 +19,6 @@ def report(
     """Make a page and tables (Markdown, LaTeX, CSV) of all finished runs in a folder, beside the paper's numbers."""
     from mdcg.files import write_whole
     from mdcg.report.export import csv_table, latex, markdown
-    from mdcg.report.page import page
     from mdcg.report.read import find_runs, readable
     from mdcg.report.summary import summarise
 
@@ -28,6 +27,8 @@ def report(
         print(f"mdcg: left out results that are damaged or not ours: {found.unreadable}", file=sys.stderr)
     if found.copies:
         print(f"mdcg: left out older copies of the same runs: {found.copies}", file=sys.stderr)
+    from mdcg.report.page import page  # which brings libraries to draw with
+
     sections = summarise(found.runs)
     contents = {
         "table.md": markdown(sections),

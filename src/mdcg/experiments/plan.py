@@ -6,12 +6,13 @@ import contextlib
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from mdcg.data import Dataset
 from mdcg.experiments.spec import RunSpec
 from mdcg.experiments.store import Store
+from mdcg.files import write_whole
 from mdcg.train.checkpoint import DONE, MEMBERS, Checkpoints
 from mdcg.train.group import SMALL
 
@@ -48,6 +49,9 @@ def plan(
     asked = {spec.name: spec for spec in specs}
     open_ = {name: spec for name, spec in asked.items() if fresh or store.finished(spec) is None}
     groups: list[list[RunSpec]] = []
+    for names in [] if fresh else begun_otherwise(store):
+        if any(name in open_ for name in names):
+            warn(f"{len(names)} runs were begun with other probes, among them some asked for now; these start anew.")
     for _, names in [] if fresh else begun(store):
         if not any(name in open_ for name in names):
             continue
@@ -78,18 +82,29 @@ def say_what_is_repeated(store: Store, specs: Sequence[RunSpec], warn: Warn) -> 
 
 
 def begun(store: Store) -> list[tuple[Path, list[str]]]:
-    """Folder and run names of each unfinished group."""
-    found = []
+    """Folder and run names of each unfinished group that the store's probes look at."""
+    return [(folder, names) for folder, names, probes in _groups(store) if probes == set(store.probes)]
+
+
+def begun_otherwise(store: Store) -> list[list[str]]:
+    """Run names of each unfinished group that others look at: what the store's probes missed is not there."""
+    return [names for _, names, probes in _groups(store) if probes != set(store.probes)]
+
+
+def note_group(store: Store, specs: Sequence[RunSpec]) -> None:
+    """So that it is known as begun."""
+    content = {"members": [spec.name for spec in specs], "probes": list(store.probes)}
+    write_whole(group_folder(store, specs) / MEMBERS, json.dumps(content).encode())
+
+
+def _groups(store: Store) -> Iterator[tuple[Path, list[str], set[str]]]:
+    """Folder, run names and probes of each unfinished group."""
     for folder in sorted((store.root / GROUPS).glob("*")):
-        with contextlib.suppress(OSError, ValueError):
-            names = json.loads((folder / MEMBERS).read_text())
-            if (
-                not folder.name.endswith(DONE)
-                and isinstance(names, list)
-                and len(set(map(str, names))) == len(names) > 0
-            ):
-                found.append((folder, [str(name) for name in names]))
-    return found
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            content = json.loads((folder / MEMBERS).read_text())
+            names, probes = list(map(str, content["members"])), set(map(str, content["probes"]))
+            if not folder.name.endswith(DONE) and len(set(names)) == len(names) > 0:
+                yield folder, names, probes
 
 
 def tidy(store: Store, specs: Sequence[RunSpec], warn: Warn) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,13 +11,22 @@ from mdcg.errors import MdcgError
 from mdcg.estimator import Learner
 from mdcg.experiments.environment import environment, source
 from mdcg.experiments.failures import forget_failure
-from mdcg.experiments.plan import Warn, default_members, group_folder, plan, say_what_is_repeated, silent, split, tidy
+from mdcg.experiments.plan import (
+    Warn,
+    default_members,
+    group_folder,
+    note_group,
+    plan,
+    say_what_is_repeated,
+    silent,
+    split,
+    tidy,
+)
 from mdcg.experiments.presets import augmented
 from mdcg.experiments.spec import RunSpec
 from mdcg.experiments.store import Measurements, Record, Store
-from mdcg.experiments.troubles import Shortage, is_shortage, troubles_explained
-from mdcg.files import locked, remove_partial, write_whole
-from mdcg.probes import Probe, made
+from mdcg.files import locked, remove_partial
+from mdcg.probes import Watch, made
 from mdcg.trackers import Followed, Outcome, Run, Telling, Tracker, opened
 from mdcg.train import state as states
 from mdcg.train.capacity import members_that_fit, release_memory
@@ -30,6 +38,7 @@ from mdcg.train.precision import Compute
 from mdcg.train.progress import Display, Progress
 from mdcg.train.signals import Stopped, StopSignals
 from mdcg.train.state import State
+from mdcg.train.troubles import Shortage, is_shortage, troubles_explained
 
 
 def run_specs(
@@ -109,9 +118,9 @@ def train(
     return failures
 
 
-def probes_for(store: Store, specs: Sequence[RunSpec]) -> dict[str, Probe]:
+def probes_for(store: Store, specs: Sequence[RunSpec]) -> Watch:
     """Those of the store, if they can look at these runs; or say why not."""
-    return made(store.probes, {spec.method: spec.built_method() for spec in specs})
+    return Watch(made(store.probes, {spec.method: spec.built_method() for spec in specs}))
 
 
 def _too_large(spec: RunSpec) -> str:
@@ -157,7 +166,7 @@ def _train_group(
             checkpoints.discard()
             return {}
         if not (folder / MEMBERS).exists():
-            write_whole(folder / MEMBERS, json.dumps([spec.name for spec in specs]).encode())
+            note_group(store, specs)
         stop = stack.enter_context(StopSignals())
         runs = [_tracked(spec, store) for spec in specs]
         watcher = stack.enter_context(Followed(display, telling, runs, specs[0].epochs))
@@ -189,7 +198,7 @@ def _train(
     checkpoints: Checkpoints,
     stop: StopSignals,
     watcher: Followed,
-    probes: dict[str, Probe],
+    probes: Watch,
     title: str,
     warn: Warn,
 ) -> State:
@@ -243,10 +252,11 @@ def _hand_over(specs: list[RunSpec], part: list[RunSpec], store: Store, dataset:
     if not values["forked"]:
         parents = founders(group_of(specs, dataset))[1]
         chosen = list(dict.fromkeys(parents[member] for member in chosen))
-    values["seconds"] *= len(part) / len(specs)  # each part answers for its share of the time
-    folder = group_folder(store, part)
-    write_whole(folder / MEMBERS, json.dumps([spec.name for spec in part]).encode())
-    Checkpoints(folder, warn).save(*states.select(tensors, values, chosen))
+    share = len(part) / len(specs)  # of the time, for which each part answers
+    values["seconds"] *= share
+    values["measuring"] = {probe: share * seconds for probe, seconds in values["measuring"].items()}
+    note_group(store, part)
+    Checkpoints(group_folder(store, part), warn).save(*states.select(tensors, values, chosen))
 
 
 def _stopped_by(stop: StopSignals, stopped: Stopped) -> Stopped:

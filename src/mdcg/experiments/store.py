@@ -99,7 +99,7 @@ class Store:
     """A folder of runs. A run is finished when its result is there, and what `probes` were to measure."""
 
     def __init__(self, root: Path, probes: Sequence[str] = ()) -> None:
-        self.root, self.probes = root, tuple(probes)
+        self.root, self.probes = root, tuple(dict.fromkeys(probes))
 
     def folder(self, spec: RunSpec) -> Path:
         return self.root / spec.name

@@ -13,7 +13,7 @@ from mdcg.errors import MdcgError
 from mdcg.experiments.recipe import Recipe
 from mdcg.experiments.spec import RunSpec
 from mdcg.experiments.store import Record, measured_file, read_measurements
-from mdcg.registry import Registry
+from mdcg.registry import Registry, first_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -59,7 +59,7 @@ class Figure(ABC):
 
     @classmethod
     def summary(cls) -> str:
-        return (cls.__doc__ or "").strip().splitlines()[0]
+        return first_line(cls)
 
 
 class OfRuns(Figure):

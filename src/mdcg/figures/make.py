@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,11 +51,20 @@ class Share:
 
 
 def make(
-    names: Sequence[str], asked: Recipe, out: Path, seeds_given: bool, members: int | None, warn: Warn
-) -> tuple[list[Made], Share | None]:
+    names: Sequence[str],
+    asked: Recipe,
+    out: Path,
+    *,
+    seeds_given: bool,
+    warn: Warn,
+    members: int | None = None,
+    retry: bool = False,
+    done: Callable[[Made], None] = lambda made: None,
+) -> Share | None:
     """Draw these figures; `asked` says of which scenario and how to train, its folder is that of the runs.
 
-    Runs that several figures need are trained once, with the probes of all of them.
+    Runs that several figures need are trained once, with the probes of all of them. Each figure is told of, to `done`,
+    once it is written.
     """
     figures: dict[str, Figure] = {name: FIGURES[name]() for name in dict.fromkeys(names)}
     specs = {
@@ -66,12 +75,11 @@ def make(
         for spec in own:
             probes.setdefault(spec.name, set()).update(_probes(figures[name]))
     by_name = {spec.name: spec for own in specs.values() for spec in own}
-    _train(by_name, probes, asked, members, warn)
-    made = []
+    _train(by_name, probes, asked, members, retry, warn)
     for name, figure in figures.items():
         rows, where = _numbers(name, figure, specs.get(name, []), asked)
-        made.append(_write(name, figure, rows, where, out, asked.scenario))
-    return made, _share(by_name, probes, Store(asked.out))
+        done(_write(name, figure, rows, where, out, asked.scenario))
+    return _share(by_name, probes, asked.out)
 
 
 def _probes(figure: Figure) -> tuple[str, ...]:
@@ -103,7 +111,12 @@ def _check(name: str, figure: OfRuns, asked: Recipe) -> None:
 
 
 def _train(
-    specs: Mapping[str, RunSpec], probes: Mapping[str, set[str]], asked: Recipe, members: int | None, warn: Warn
+    specs: Mapping[str, RunSpec],
+    probes: Mapping[str, set[str]],
+    asked: Recipe,
+    members: int | None,
+    retry: bool,
+    warn: Warn,
 ) -> None:
     """As sweeps, one for each set of probes; runs that can train together are looked at by the same ones."""
     groups: dict[tuple[str, bool], list[RunSpec]] = {}
@@ -116,8 +129,10 @@ def _train(
         sweeps.setdefault(tuple(every), []).extend(own)
     for watching, own in sweeps.items():
         site = Site(asked.out, asked.data, asked.device, members, probes=watching)
-        undone = Sweep([Cell({}, own)], site, asked.scenario).run()
-        for reason in dict.fromkeys([*undone.failed.values(), *undone.left.values()]):
+        undone = Sweep([Cell({}, own)], site, asked.scenario).run(retry)
+        for reason in dict.fromkeys(undone.failed.values()):
+            warn(f"left out of the figure, until --retry tries it again: {reason}")
+        for reason in dict.fromkeys(undone.left.values()):
             warn(f"left out of the figure: {reason}")
 
 
@@ -206,14 +221,14 @@ def table(rows: Sequence[Row]) -> str:
     return file.getvalue()
 
 
-def _share(specs: Mapping[str, RunSpec], probes: Mapping[str, set[str]], store: Store) -> Share | None:
+def _share(specs: Mapping[str, RunSpec], probes: Mapping[str, set[str]], out: Path) -> Share | None:
     """Of the runs that probes looked at."""
     training, measuring = 0.0, dict.fromkeys(sorted({probe for own in probes.values() for probe in own}), 0.0)
     for name, spec in specs.items():
-        record = store.finished(spec)
-        if not probes[name] or record is None:
-            continue
-        training += record.seconds
-        for probe in probes[name]:
-            measuring[probe] += read_measurements(store.folder(spec), probe).seconds
+        store = Store(out, tuple(probes[name]))
+        record = store.finished(spec) if probes[name] else None
+        if record is not None:
+            training += record.seconds
+            for probe in probes[name]:
+                measuring[probe] += read_measurements(store.folder(spec), probe).seconds
     return Share(training, measuring) if training else None

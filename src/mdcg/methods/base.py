@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mdcg.memory import Draw
-from mdcg.registry import Registry
+from mdcg.registry import Registry, first_line
 
 Value = bool | int | float | str
 Choices = Mapping[str, Mapping[int, float]]  # a hyperparameter's value by scenario and memory size
@@ -145,7 +145,7 @@ class Method(BaseModel):
 
     @classmethod
     def summary(cls) -> str:
-        return (cls.__doc__ or "").strip().splitlines()[0]
+        return first_line(cls)
 
 
 METHODS: Registry[type[Method]] = Registry("method", "mdcg.methods")

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from mdcg.probes import confusion, drift, features, gradients, margin, memory  # noqa: F401 (each registers its own)
 from mdcg.probes.base import PROBES, Images, Measured, Probe, ProbeError, Sight, made
-from mdcg.probes.watch import look
+from mdcg.probes.watch import Watch
 
-__all__ = ["PROBES", "Images", "Measured", "Probe", "ProbeError", "Sight", "look", "made"]
+__all__ = ["PROBES", "Images", "Measured", "Probe", "ProbeError", "Sight", "Watch", "made"]

@@ -16,7 +16,7 @@ from mdcg.errors import MdcgError
 from mdcg.memory import Memory
 from mdcg.methods import Method
 from mdcg.models import Model
-from mdcg.registry import Registry
+from mdcg.registry import Registry, first_line
 from mdcg.train.augment import Pixels
 from mdcg.train.evaluate import answers, features
 from mdcg.train.group import Group
@@ -162,7 +162,7 @@ class Probe(ABC):
 
     @classmethod
     def summary(cls) -> str:
-        return (cls.__doc__ or "").strip().splitlines()[0]
+        return first_line(cls)
 
 
 PROBES: Registry[type[Probe]] = Registry("probe", "mdcg.probes")

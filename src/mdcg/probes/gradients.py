@@ -19,6 +19,7 @@ from mdcg.probes.base import PROBES, Images, Measured, Probe, Sight
 from mdcg.train.kept import KeptLogits
 
 IMAGES = 128  # of each member's memory, at most
+AT_ONCE = 8  # members on a GPU, so that a group that fits into its memory does so with this probe too
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ def _together(counts: list[int], apart: bool) -> Iterator[list[int]]:
         yield from ([k] for k, count in enumerate(counts) if count > 1)
     else:
         for wanted in sorted({count for count in counts if count > 1}):
-            yield [k for k, count in enumerate(counts) if count == wanted]
+            same = [k for k, count in enumerate(counts) if count == wanted]
+            yield from (same[start : start + AT_ONCE] for start in range(0, len(same), AT_ONCE))
 
 
 def _cosines(sight: Sight, images: Images, members: list[int], layers: list[Layer]) -> Tensor:

@@ -10,47 +10,90 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from mdcg.errors import MdcgError
 from mdcg.probes.base import Probe, ProbeError, Sight
+from mdcg.train.loop import Trainer
 from mdcg.train.state import Row, State
+from mdcg.train.troubles import of_the_machine
+
+RESERVED = ("probe", "task", "epoch", "step")  # what every row has
 
 
-def look(probes: Mapping[str, Probe], sight: Sight, state: State) -> None:
-    """Add what each probe measures to the members' rows, and the time that it takes to its account."""
-    for name, probe in probes.items():
-        started = time.perf_counter()
-        columns = _measured(name, probe, sight)
-        for k, rows in enumerate(state.measured):
-            row: Row = {"probe": name, "task": sight.task + 1, "epoch": sight.epoch, "step": sight.step}
-            rows.append(row | {key: values[k] for key, values in columns.items()})
-        state.measuring[name] = state.measuring.get(name, 0.0) + time.perf_counter() - started
+class Watch:
+    """Probes by name, as the loop knows them."""
+
+    def __init__(self, probes: Mapping[str, Probe]) -> None:
+        self.probes = dict(probes)
+
+    @property
+    def needs_start(self) -> bool:
+        return any(probe.needs_start for probe in self.probes.values())
+
+    def next_look(self, step: int, last: int) -> int:
+        """The next step of the epoch after which some probe looks, or its last."""
+        return min([last, *((step // probe.every + 1) * probe.every for probe in self.probes.values() if probe.every)])
+
+    def look(self, trainer: Trainer, state: State, epoch: int, step: int) -> None:
+        """Let those look that want to, after so many epochs of the task and steps of the next."""
+        epochs, training = trainer.group.training.epochs, state.model.training
+        for name, probe in self.probes.items():
+            between = step and not (probe.every and step % probe.every == 0)
+            if between or not probe.wants(state.task, epoch, epochs):
+                continue
+            started = time.perf_counter()
+            columns = _measured(name, probe, _sight(trainer, state, epoch, step))
+            state.model.train(training)  # as it was, whatever the probe did
+            for k, rows in enumerate(state.measured):
+                row: Row = {"probe": name, "task": state.task + 1, "epoch": epoch, "step": step}
+                rows.append(row | {key: values[k] for key, values in columns.items()})
+            state.measuring[name] = state.measuring.get(name, 0.0) + time.perf_counter() - started
+
+
+def _sight(trainer: Trainer, state: State, epoch: int, step: int) -> Sight:
+    return Sight(
+        group=trainer.group,
+        model=state.model,
+        start=state.start,
+        memories=state.memories,
+        kept=state.kept,
+        task=state.task,
+        epoch=epoch,
+        step=step,
+        train_pixels=trainer.images,
+        test_pixels=trainer.eval_images,
+        pixels=trainer.pixels,
+        compute=trainer.compute,
+    )
 
 
 def _measured(name: str, probe: Probe, sight: Sight) -> dict[str, list[Any]]:
     try:
         columns = {key: _plain(values) for key, values in probe.look(sight).items()}
-    except MdcgError:
-        raise
     except Exception as error:  # whatever a user's probe may raise
+        if of_the_machine(error):
+            raise
         reason = (str(error).splitlines() or [""])[0].rstrip(".") or type(error).__name__
         raise ProbeError(
             f"the probe {name} failed ({type(error).__name__}: {reason}); mend it, or leave it out."
         ) from error
     for key, values in columns.items():
-        if len(values) != sight.members:
+        if key in RESERVED:
+            raise ProbeError(f"the probe {name} calls a quantity '{key}', which every row has; choose another name.")
+        if not isinstance(values, list) or len(values) != sight.members:
+            count = len(values) if isinstance(values, list) else "no list of"
             raise ProbeError(
-                f"the probe {name} gave {len(values)} values of '{key}' for {sight.members} runs; "
-                "it must give one for each."
+                f"the probe {name} gave {count} values of '{key}' for {sight.members} runs; it must give one for each."
             )
     return columns
 
 
 def _plain(value: Any) -> Any:
-    """As numbers and lists of numbers, fit for JSON; what is not finite is None."""
+    """As numbers, words and lists of them, fit for JSON; what is not finite is None."""
     if isinstance(value, Tensor | np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     if isinstance(value, float):
         return float(f"{value:.7g}") if math.isfinite(value) else None
-    return value
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    raise TypeError(f"a {type(value).__name__} is no number, word or list of them")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -14,7 +14,6 @@ from torch import Tensor
 from mdcg import metrics
 from mdcg.methods import Method, Step, stack
 from mdcg.models.resnet import ResNet
-from mdcg.probes import Probe, Sight, look
 from mdcg.switches import switched_off
 from mdcg.train import state as states
 from mdcg.train.augment import Pixels
@@ -37,6 +36,19 @@ class Watcher(Protocol):
     def epoch(self, task: int, epoch: int, loss: float, rows: Sequence[Row]) -> None: ...
 
 
+class Probing(Protocol):
+    """What looks at the state as it changes, and leaves it as it is."""
+
+    @property
+    def needs_start(self) -> bool:
+        """Whether it compares with the model as it was when the task began."""
+
+    def next_look(self, step: int, last: int) -> int:
+        """The next step after this one, within an epoch, after which it wants to look; the last, if there is none."""
+
+    def look(self, trainer: Trainer, state: State, epoch: int, step: int) -> None: ...
+
+
 @dataclass(frozen=True)
 class Batch:
     """The images of one step: the current ones, then those from memory."""
@@ -56,7 +68,7 @@ class Trainer:
     """Trains one group from a state to the end of a task, or until all its members have failed.
 
     `save` is called with the state after an epoch, unless that would take too much of the time, and when
-    `should_stop` turns true. `probes`, by name, look at the state as it changes.
+    `should_stop` turns true. `probes` look at it.
     """
 
     def __init__(
@@ -66,9 +78,9 @@ class Trainer:
         save: Callable[[dict[str, Tensor], Row], None] = lambda tensors, values: None,
         should_stop: Callable[[], bool] = lambda: False,
         watcher: Watcher | None = None,
-        probes: Mapping[str, Probe] | None = None,
+        probes: Probing | None = None,
     ) -> None:
-        self.group, self.compute, self.probes = group, compute, probes or {}
+        self.group, self.compute, self.probes = group, compute, probes
         self.save, self.should_stop, self.watcher = save, should_stop, watcher
         dataset, device = group.dataset, compute.device
         self.images = dataset.train.images.to(device)
@@ -134,35 +146,12 @@ class Trainer:
         self.compute.wait()
         state.seconds += time.perf_counter() - started
 
-    def _next_look(self, step: int, most: int) -> int:
-        """The next step of the epoch after which some probe looks, or its last."""
-        steps = [(step // probe.every + 1) * probe.every for probe in self.probes.values() if probe.every]
-        return min([most, *steps])
+    def _next_look(self, step: int, last: int) -> int:
+        return self.probes.next_look(step, last) if self.probes else last
 
     def _look(self, state: State, epoch: int, step: int = 0) -> None:
-        """Let those probes look that want to, after so many epochs of the task and steps of the next."""
-        epochs = self.group.training.epochs
-        wanted = {
-            name: probe
-            for name, probe in self.probes.items()
-            if (not step or (probe.every and step % probe.every == 0)) and probe.wants(state.task, epoch, epochs)
-        }
-        if wanted:
-            sight = Sight(
-                group=self.group,
-                model=state.model,
-                start=state.start,
-                memories=state.memories,
-                kept=state.kept,
-                task=state.task,
-                epoch=epoch,
-                step=step,
-                train_pixels=self.images,
-                test_pixels=self.eval_images,
-                pixels=self.pixels,
-                compute=self.compute,
-            )
-            look(wanted, sight, state)
+        if self.probes:
+            self.probes.look(self, state, epoch, step)
 
     def prepare(self, state: State, draws: EpochDraws) -> None:
         """Before a task's first step: let the backbone compile what it needs, all at once."""
@@ -253,7 +242,7 @@ class Trainer:
             asked = partial(answers, state.model, self.images, pixels=self.pixels, compute=self.compute)
             state.kept = keep(state.kept, state.memories, len(self.images), asked)
         states.begin_task(state, self.group)
-        if state.task > 0 and any(probe.needs_start for probe in self.probes.values()):
+        if state.task > 0 and self.probes and self.probes.needs_start:
             state.start = states.fixed(state.model)
 
     def _finish_epoch(self, state: State) -> None:

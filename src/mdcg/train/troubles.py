@@ -13,6 +13,9 @@ from mdcg.errors import MachineError, MdcgError
 SHORTAGE = "out of memory|allocate memory|enough memory|ALLOC_FAILED|32BitIndex"
 
 
+GPU = "CUDA|cuDNN|CUBLAS"
+
+
 class Shortage(Exception):
     """The memory was too small."""
 
@@ -30,12 +33,19 @@ def troubles_explained() -> Iterator[None]:
                 f"a training step cannot be captured as a CUDA graph ({reason}); a backbone or method of your own must "
                 "not wait for the GPU (.item(), shapes that depend on values), or set MDCG_GRAPHS=off."
             ) from error
-        if re.search("CUDA|cuDNN|CUBLAS", str(error)):
+        if re.search(GPU, str(error)):
             raise MachineError(
                 f"the GPU stopped working ({reason}); what was saved is kept: give the same command again, or go on "
                 "with --device cpu."
             ) from error
         raise
+
+
+def of_the_machine(error: Exception) -> bool:
+    """Whether memory or the GPU is to blame, not what was computed."""
+    return isinstance(error, MemoryError | RuntimeError) and (
+        is_shortage(error) or re.search(GPU, str(error)) is not None
+    )
 
 
 def is_shortage(error: Exception) -> bool:
