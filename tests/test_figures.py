@@ -43,12 +43,12 @@ def test_from_a_name_to_files(cli: Cli, runs: Path, tmp_path: Path) -> None:
     words = (*SMALL, "--methods", "replay,md-cg", "--seeds", "0,1", "--runs", runs, "--out", out)
     answer = cli("figure", "drift", "forgetting", *words)
     assert answer.code == 0, answer.err
-    names = [f"{name}-digits-3.{kind}" for name in ("drift", "forgetting") for kind in ("csv", "png", "svg")]
+    names = [f"{name}-digits-3-m30.{kind}" for name in ("drift", "forgetting") for kind in ("csv", "png", "svg")]
     assert sorted(path.name for path in out.iterdir()) == names
     for name in ("drift", "forgetting"):
-        root = ElementTree.parse(out / f"{name}-digits-3.svg").getroot()
+        root = ElementTree.parse(out / f"{name}-digits-3-m30.svg").getroot()
         assert root.tag.endswith("svg")
-        with Image.open(out / f"{name}-digits-3.png") as image:
+        with Image.open(out / f"{name}-digits-3-m30.png") as image:
             assert image.size[0] > 1000
     # Runs that both figures need were trained once, as one sweep, with the probe of one of them.
     assert len(found(runs)) == 4
@@ -57,7 +57,7 @@ def test_from_a_name_to_files(cli: Cli, runs: Path, tmp_path: Path) -> None:
     assert "probes took" in answer.out.splitlines()[-1]
     assert "(drift" in answer.out.splitlines()[-1]
 
-    rows = list(csv.DictReader((out / "forgetting-digits-3.csv").open()))
+    rows = list(csv.DictReader((out / "forgetting-digits-3-m30.csv").open()))
     for run in found(runs):
         R = np.full((3, 3), np.nan)
         for row in rows:
@@ -67,7 +67,7 @@ def test_from_a_name_to_files(cli: Cli, runs: Path, tmp_path: Path) -> None:
 
     before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in runs.rglob("*.json")}
     pictures = {path: path.read_bytes() for path in out.iterdir()}
-    (out / "drift-digits-3.png").unlink()
+    (out / "drift-digits-3-m30.png").unlink()
     assert cli("figure", "drift", *words).code == 0
     assert before == {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in runs.rglob("*.json")}
     assert pictures == {path: path.read_bytes() for path in out.iterdir()}  # the same drawing, to the byte
@@ -152,7 +152,7 @@ def test_runs_that_fail_are_left_out_and_said(cli: Cli, runs: Path, tmp_path: Pa
     words = ("figure", "tradeoff", "--scenario", "digits-2", "--epochs", "1", "--memory", "20", "--seeds", "0")
     answer = cli(*words, "--set", "lam=1,1e30", "--runs", runs, "--out", tmp_path / "figures")
     assert answer.code == 0
-    rows = list(csv.DictReader((tmp_path / "figures" / "tradeoff-digits-2.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "figures" / "tradeoff-digits-2-m20.csv").open()))
     assert [(row["memory"], row["lam"]) for row in rows] == [("20", "1.0")]
     assert "left out of the figure, until --retry tries it again: the loss of" in answer.err
     assert "n = 1" in answer.out
@@ -326,6 +326,7 @@ def test_nothing_is_cut_or_covered(pictures: Pictures) -> None:
     assert Counter(name for name, _ in pictures.drawn) == {name: 2 - (name in once) for name in FIGURES.names()}
     assert not [(name, fault) for name, drawn in pictures.drawn for fault in faults(drawn)]
     for name in FIGURES.names():
-        assert not touches_the_edge((pictures.folder / f"{name}-digits-3.png").read_bytes()), name
-        root = ElementTree.parse(pictures.folder / f"{name}-digits-3.svg").getroot()
+        stem = f"{name}-digits-3" if name in ("floats", "tradeoff") else f"{name}-digits-3-m30"  # of several sizes
+        assert not touches_the_edge((pictures.folder / f"{stem}.png").read_bytes()), name
+        root = ElementTree.parse(pictures.folder / f"{stem}.svg").getroot()
         assert root.tag.endswith("svg"), name

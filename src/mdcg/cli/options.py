@@ -47,7 +47,7 @@ SHARED = {
     "log": option(list[str] | None, "--log", help="Also tell a tracker: tensorboard or mlflow. May be repeated."),
     "probe": option(list[str] | None, "--probe", help="Measure as it trains, see 'mdcg list probes'. May be repeated."),
     "members": option(int | None, "--members", min=1, help="Most runs to train together."),
-    "fresh": option(bool, "--fresh", help="Repeat runs that are already finished; what probes measured of them goes too."),
+    "fresh": option(bool, "--fresh", help="Repeat finished runs; what probes measured of them goes too."),
     "as_json": option(bool, "--json", help="Print one JSON object and nothing else."),
 }
 NOT_IN_RECIPE = {"recipe", "settings", "fresh", "as_json", "members", "log", "probe"}

@@ -74,11 +74,12 @@ def make(
     for name, own in specs.items():
         for spec in own:
             probes.setdefault(spec.name, set()).update(_probes(figures[name]))
+    _writable(out)
     by_name = {spec.name: spec for own in specs.values() for spec in own}
     _train(by_name, probes, asked, members, retry, warn)
     for name, figure in figures.items():
         rows, where = _numbers(name, figure, specs.get(name, []), asked)
-        done(_write(name, figure, rows, where, out, asked.scenario))
+        done(_write(name, figure, rows, where, out, asked.scenario, asked.memory))
     return _share(by_name, probes, asked.out)
 
 
@@ -180,7 +181,7 @@ def _write(
     where: str,
     out: Path,
     scenario: str,
-    memory: Sequence[int] = (),
+    memory: Sequence[int],
 ) -> Made:
     stem = _stem(name, scenario, memory)
     caption = f"{figure.caption(rows)} {where}"
