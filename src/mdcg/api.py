@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +18,7 @@ from mdcg.estimator import Learner
 from mdcg.experiments.axes import combinations
 from mdcg.experiments.choose import choose
 from mdcg.experiments.display import SweepDisplay
-from mdcg.experiments.plan import say_what_is_repeated, tidy
+from mdcg.experiments.plan import aloud, say_what_is_repeated, tidy
 from mdcg.experiments.recipe import Recipe, make_recipe
 from mdcg.experiments.runner import run_specs
 from mdcg.experiments.store import MODEL, Record, Store, read_measurements
@@ -184,7 +183,7 @@ def run_recipe(
     dataset = load_for(recipe)
     specs = recipe.resolve(dataset)
     how: dict[str, Any] = {"fresh": fresh, "quiet": quiet, "members": members, "trackers": trackers, "probes": probes}
-    records = run_specs(specs, dataset, machine, recipe.out, warn=_warn, **how)
+    records = run_specs(specs, dataset, machine, recipe.out, warn=aloud, **how)
     together: dict[str, list[Record]] = {}
     for record in records:
         together.setdefault(recipe.label(record.spec), []).append(record)
@@ -194,10 +193,6 @@ def run_recipe(
 def load_for(recipe: Recipe) -> Dataset:
     name, _ = parse(recipe.scenario)
     return load(name, recipe.data, recipe.image_size)
-
-
-def _warn(text: str) -> None:
-    print(f"mdcg: {text}", file=sys.stderr)
 
 
 class Sweep:
@@ -233,20 +228,20 @@ class Sweep:
 
     def plan(self, retry: bool = False, executor: Executor | None = None) -> Planned:
         """What would be trained, in which groups."""
-        return plan_sweep(self.cells, (executor or Here()).prepare(self.site), retry, _warn)
+        return plan_sweep(self.cells, (executor or Here()).prepare(self.site), retry, aloud)
 
     def run(self, retry: bool = False, quiet: bool = False, executor: Executor | None = None) -> Undone:
         """Train what is not finished; what failed, now or before, and what could not be had."""
         worker = executor or Here()
         site = worker.prepare(self.site)
-        planned = plan_sweep(self.cells, site, retry, _warn)
+        planned = plan_sweep(self.cells, site, retry, aloud)
         specs = [spec for cell in self.cells for spec in cell.specs]
-        say_what_is_repeated(site.store, specs, _warn)
-        tidy(site.store, specs, _warn)
+        say_what_is_repeated(site.store, specs, aloud)
+        tidy(site.store, specs, aloud)
         undone = Undone(failed=planned.failed)
         if planned.jobs:
             with SweepDisplay(planned, quiet) as display:
-                undone |= worker.execute(planned.jobs, site, display, _warn)
+                undone |= worker.execute(planned.jobs, site, display, aloud)
         done = self.records()  # some of what others were at may be finished by now
         return Undone(undone.failed, {name: why for name, why in undone.left.items() if name not in done})
 

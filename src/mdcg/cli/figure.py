@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,6 +43,7 @@ def figure(
         return _list()
     if not names:
         raise MdcgError("no figure was named; 'mdcg figure --list' says which there are.")
+    from mdcg.experiments.plan import aloud
     from mdcg.experiments.recipe import make_recipe
     from mdcg.experiments.words import parse_settings
     from mdcg.figures.make import make
@@ -63,7 +63,7 @@ def figure(
         out=runs,
     )
     how: dict[str, Any] = {"seeds_given": seeds is not None, "members": members, "retry": retry}
-    share = stopped_explained(lambda: make(chosen, asked, out, **how, warn=_warn, done=_say))
+    share = stopped_explained(lambda: make(chosen, asked, out, **how, warn=aloud, done=_say))
     if share is not None:
         print(share)
     return None
@@ -81,7 +81,3 @@ def _list() -> None:
 def _say(made: Made) -> None:
     print(f"{made.name}: {made.caption}")
     print("\n".join(f"  {file}" for file in made.files))
-
-
-def _warn(text: str) -> None:
-    print(f"mdcg: {text}", file=sys.stderr)

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -22,6 +23,11 @@ Warn = Callable[[str], None]
 
 def silent(text: str) -> None:
     """For those who want no warnings."""
+
+
+def aloud(text: str) -> None:
+    """On standard error."""
+    print(f"mdcg: {text}", file=sys.stderr)
 
 
 def default_members(dataset: Dataset, device: str) -> int:
