@@ -28,6 +28,7 @@ from mdcg.train.loop import Trainer
 from mdcg.train.precision import Compute
 from mdcg.train.state import State
 from tests.conftest import Answer, Cli
+from tests.forked import Server, as_nobody
 from tests.test_data import save_image
 
 QUICK = ["--scenario", "digits-2", "--epochs", "1"]
@@ -385,15 +386,11 @@ def test_a_terminal_without_these_letters(runs: Path) -> None:
         ["data", "get", "cifar10", "--data", "/PRIVATE/x"],
     ],
 )
-def test_no_permission(words: list[str], tmp_path: Path) -> None:
+def test_no_permission(server: Server, words: list[str], tmp_path: Path) -> None:
     private = tmp_path / "private"
     private.mkdir(mode=0o700)
-    # All that is needed is imported while we may still read it.
-    code = "import os; from mdcg import api, cli; api.load('digits'); os.setuid(65534); cli.main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *[word.replace("/PRIVATE", str(private)) for word in words]],
-        capture_output=True, text=True, check=False, cwd="/", env={**os.environ, "MDCG_CACHE": "/nonexistent"},
-    )  # fmt: skip
+    asked = [word.replace("/PRIVATE", str(private)) for word in words]
+    done = server.run(*asked, before=as_nobody, cwd="/", MDCG_CACHE="/nonexistent")
     assert Answer(done.returncode, done.stdout, done.stderr).sentence()
     assert "Permission denied" in done.stderr
 

@@ -6,7 +6,6 @@ import contextlib
 import json
 import random
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -28,6 +27,7 @@ from mdcg.files import locked
 from mdcg.methods.base import METHODS, cross_entropy
 from mdcg.scenario import parse
 from tests.conftest import Cli
+from tests.forked import Server
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 RECIPE = """
@@ -154,17 +154,17 @@ def test_company_changes_nothing(recipe: Path, tmp_path: Path) -> None:
     assert alone.plan().jobs == []
 
 
-def test_killed_five_times(recipe: Path, tmp_path: Path) -> None:
+def test_killed_five_times(server: Server, recipe: Path, tmp_path: Path) -> None:
     """SIGKILL at random moments: nothing is lost, nothing done twice, the same bits in the end."""
     recipe.write_text(RECIPE.replace("epochs: 3", "epochs: 6"))  # so that there is something left to kill
     undisturbed = mdcg.Sweep.read(recipe, out=tmp_path / "undisturbed")
     undisturbed.run(quiet=True)
     out, rng = tmp_path / "killed", random.Random(4)
-    command = [sys.executable, "-m", "mdcg", "sweep", str(recipe), "--out", str(out), "--members", "3"]
+    command = ["sweep", recipe, "--out", out, "--members", 3]
     written: dict[Path, tuple[int, int]] = {}
     killed = 0
     while killed < 5:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = server.start(*command)
         saved = set(out.glob(".groups/*/*.safetensors"))
         while process.poll() is None and set(out.glob(".groups/*/*.safetensors")) <= saved:
             time.sleep(0.01)  # until it has got somewhere
@@ -172,13 +172,14 @@ def test_killed_five_times(recipe: Path, tmp_path: Path) -> None:
         if process.poll() is not None:
             break
         process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.wait(timeout=60)
         killed += 1
         for file in out.glob("*/result.json"):
             state = (file.stat().st_ino, file.stat().st_mtime_ns)
             assert written.setdefault(file, state) == state
     assert killed == 5
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
+    done = server.run(*command, "--json")
+    assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["settings"]) == 4
     for file, state in written.items():
         assert (file.stat().st_ino, file.stat().st_mtime_ns) == state
@@ -187,10 +188,9 @@ def test_killed_five_times(recipe: Path, tmp_path: Path) -> None:
     assert not begun(again.site.store)
 
 
-def test_stopped_and_told_how_to_go_on(recipe: Path, tmp_path: Path) -> None:
+def test_stopped_and_told_how_to_go_on(server: Server, recipe: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs"
-    command = [sys.executable, "-m", "mdcg", "sweep", str(recipe), "--out", str(out), "--members", "3"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = server.start("sweep", recipe, "--out", out, "--members", 3)
     while process.poll() is None and not list(out.glob(".groups/*/*.safetensors")):
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
