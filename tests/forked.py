@@ -204,6 +204,8 @@ def _arm(where: str, count: int) -> None:
 
 def as_nobody() -> None:
     """To be called before a command: it then runs as a user who may read what everybody may."""
+    import mdcg.report.export
+    import mdcg.report.page  # noqa: F401
     from mdcg.data import load
 
     load("digits")  # what it needs is read while it may still be read
