@@ -1,7 +1,8 @@
 """`python -m mdcg` without its seconds of imports: a server that has imported everything forks a process per command.
 
-Each command is a process of its own, with its own arguments, variables, folder and output, that can be sent signals and
-ends as `python -m mdcg` would. What it shares with the others is what the server did before: imports, nothing else.
+Each command is a process of its own, with its own arguments, variables, folder and output, that can be sent signals.
+What it shares with the others is what the server did before: imports, nothing else. What it does not show is how Python
+itself starts and ends, and how it writes text: for that, start `python -m mdcg`.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).parent.parent
 
@@ -37,7 +39,24 @@ class Command:
     threads: int  # of torch: results depend on their number
     before: Callable[[], object] | None  # called first, in the process itself
 
-    def become(self) -> None:
+    def become(self) -> NoReturn:
+        """Run it in this process, and end."""
+        code = 1
+        try:
+            self._run()
+            code = 0
+        except SystemExit as leave:
+            code = int(leave.code or 0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)  # taking apart all that was imported would copy it first
+
+    def _run(self) -> None:
+        import torch
+
         from mdcg import cli
 
         for number, name, flags in ((0, os.devnull, os.O_RDONLY), (1, self.output, WRITE), (2, self.errors, WRITE)):
@@ -49,8 +68,6 @@ class Command:
         os.environ.update(self.variables)
         os.chdir(self.cwd)
         sys.argv = ["mdcg", *self.words]
-        import torch
-
         torch.set_num_threads(self.threads)
         if self.before:
             self.before()
@@ -83,7 +100,6 @@ def serve(connection: Connection) -> None:
         else:
             connection.close()
             asked.become()
-            return  # to end as any program does
 
 
 class Server:
