@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from mdcg.data import Dataset, Split
 from mdcg.methods import METHODS
 from mdcg.models import HEADS
 from mdcg.train.group import Group, Member, Training
+from tests.forked import Server
 
 
 @dataclass
@@ -57,6 +58,14 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         return Answer(code, captured.out, captured.err)
 
     return call
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """For commands that must be processes of their own: `server.run("run", "--scenario", …)`."""
+    made = Server()
+    yield made
+    made.close()
 
 
 @pytest.fixture(autouse=True)

@@ -28,6 +28,7 @@ from mdcg.train.precision import Compute
 from mdcg.train.state import State
 from mdcg.train.troubles import Shortage, troubles_explained
 from tests.conftest import Answer, Cli
+from tests.forked import Server, as_nobody
 from tests.test_data import save_image
 
 QUICK = ["--scenario", "digits-2", "--epochs", "1"]
@@ -76,7 +77,7 @@ def test_run_prints_matrix_and_folder(cli: Cli, runs: Path) -> None:
 
 def test_compare_is_best_first(cli: Cli, runs: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    words = ["compare", "--scenario", "digits-2", "--epochs", "4", "--memory", 60, "--seeds", "0-1", "--out", runs]
+    words = ["compare", "--scenario", "digits-2", "--epochs", "2", "--memory", 60, "--seeds", "0-1", "--out", runs]
     answer = cli(*words, "--methods", "naive,cumulative,replay", "--report", page)
     assert answer.code == 0
     places = {name: answer.out.index(f"{name} ") for name in ("cumulative", "replay", "naive")}
@@ -385,15 +386,11 @@ def test_a_terminal_without_these_letters(runs: Path) -> None:
         ["data", "get", "cifar10", "--data", "/PRIVATE/x"],
     ],
 )
-def test_no_permission(words: list[str], tmp_path: Path) -> None:
+def test_no_permission(server: Server, words: list[str], tmp_path: Path) -> None:
     private = tmp_path / "private"
     private.mkdir(mode=0o700)
-    # All that is needed is imported while we may still read it.
-    code = "import os; from mdcg import api, cli; api.load('digits'); os.setuid(65534); cli.main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *[word.replace("/PRIVATE", str(private)) for word in words]],
-        capture_output=True, text=True, check=False, cwd="/", env={**os.environ, "MDCG_CACHE": "/nonexistent"},
-    )  # fmt: skip
+    asked = [word.replace("/PRIVATE", str(private)) for word in words]
+    done = server.run(*asked, before=as_nobody, cwd="/", MDCG_CACHE="/nonexistent")
     assert Answer(done.returncode, done.stdout, done.stderr).sentence()
     assert "Permission denied" in done.stderr
 
@@ -452,11 +449,19 @@ def test_too_little_memory(cli: Cli, runs: Path, monkeypatch: pytest.MonkeyPatch
     ]
 
 
+@pytest.fixture(scope="module")
+def calm(server: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What `LIST` comes to where nothing goes wrong."""
+    done = server.run(*LIST, "--json", "--out", tmp_path_factory.mktemp("calm"))
+    found: dict[str, Any] = json.loads(done.stdout)["methods"]
+    return found
+
+
 @pytest.mark.parametrize("when", [5, 25, 40])  # steps: in task 1, which founders train, in task 2, in task 3
-def test_too_little_memory_for_so_many(cli: Cli, runs: Path, monkeypatch: pytest.MonkeyPatch, when: int) -> None:
+def test_too_little_memory_for_so_many(
+    cli: Cli, runs: Path, monkeypatch: pytest.MonkeyPatch, calm: dict[str, Any], when: int
+) -> None:
     """The halves go on where the whole was, and end with the same numbers."""
-    words = [*LIST, "--json", "--out"]
-    calm = json.loads(cli(*words, runs / "a").out)
     monkeypatch.setattr("mdcg.train.loop.SAVING", 1)
     steps, original = [0], Trainer.train_step
 
@@ -467,12 +472,12 @@ def test_too_little_memory_for_so_many(cli: Cli, runs: Path, monkeypatch: pytest
         original(self, *args, **kwargs)
 
     monkeypatch.setattr(Trainer, "train_step", fail)
-    answer = cli(*words, runs / "b")
+    answer = cli(*LIST, "--json", "--out", runs)
     assert "too small for 4 runs together; going on with 2" in answer.err
     for label, result in json.loads(answer.out)["methods"].items():
-        for ours, theirs in zip(result["runs"], calm["methods"][label]["runs"], strict=True):
+        for ours, theirs in zip(result["runs"], calm[label]["runs"], strict=True):
             assert ours["R"] == theirs["R"]
-    assert not list((runs / "b" / ".groups").iterdir())
+    assert not list((runs / ".groups").iterdir())
 
 
 def test_too_little_memory_even_for_a_trial(cli: Cli, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""docs/adding-a-method.md, followed to the letter."""
+"""docs/adding-a-method.md, followed to the letter, but for the number of epochs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ GUIDE = Path(__file__).parent.parent / "docs" / "adding-a-method.md"
 
 def another_environment(folder: Path) -> dict[str, str]:
     """With all that is installed here, so that what is installed there stays there."""
-    venv.create(folder, with_pip=True)
+    venv.create(folder)
     here = sysconfig.get_paths()
     there = sysconfig.get_paths(vars={"base": str(folder), "platbase": str(folder)})
     Path(there["purelib"], "here.pth").write_text(f"import site; site.addsitedir({here['purelib']!r})\n")
-    for name in ("mdcg", "pytest"):
+    for name in ("mdcg", "pytest", "pip"):  # what the programs import comes from here, what they install goes there
         _, *program = Path(here["scripts"], name).read_text().splitlines(keepends=True)
         script = Path(there["scripts"], name)
         script.write_text(f"#!{there['scripts']}/python\n{''.join(program)}")
@@ -42,8 +42,9 @@ def test_the_guide(tmp_path: Path) -> None:
     environment = another_environment(tmp_path / "venv")
     said = []
     for command in commands.splitlines():
+        shorter = command.replace("--scenario", "--epochs 3 --scenario")
         done = subprocess.run(
-            command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+            shorter, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, (command, done.stdout, done.stderr)
         said.append(done.stdout)
@@ -54,6 +55,6 @@ def test_the_guide(tmp_path: Path) -> None:
     rows = [line.split()[:2] for line in run.splitlines() if line.startswith("  alpha")]
     assert rows == [["alpha", "0.1"], ["alpha", "1.0"]]
     accuracy = {line.split()[0]: float(line.split()[1]) for line in compared.splitlines() if "replay" in line}
-    assert min(accuracy["replay"], accuracy["distilled-replay"]) > 80
+    assert min(accuracy["replay"], accuracy["distilled-replay"]) > 60  # a method that only forgets has 20
     # Nothing was left behind here.
     assert subprocess.run([sys.executable, "-c", "import distilled_replay"], capture_output=True).returncode != 0

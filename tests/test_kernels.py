@@ -46,10 +46,10 @@ def relative(ours: Tensor, reference: Tensor) -> float:
     return float(((ours.double() - reference).norm() / reference.norm()).detach())
 
 
-@pytest.mark.parametrize(("members", "images", "side"), [(1, 3, 8), (3, 2, 6), (2, 5, 7)])
-def test_training_pass_is_that_of_the_modules(members: int, images: int, side: int) -> None:
+@pytest.mark.parametrize(("members", "images", "side", "blocks"), [(1, 3, 8, 2), (3, 2, 6, 1), (2, 5, 7, 1)])
+def test_training_pass_is_that_of_the_modules(members: int, images: int, side: int, blocks: int) -> None:
     """Features, gradients of every parameter, and running statistics; odd sides, and sides of several strips."""
-    fused, plain = resnet(members, side, torch.float32), resnet(members, side, torch.float64)
+    fused, plain = (resnet(members, side, dtype, blocks=blocks) for dtype in (torch.float32, torch.float64))
     x = torch.randn(members, images, 3, side, side, device=DEVICE)
     with kernels.use(True):
         features = fused(x)
@@ -118,9 +118,9 @@ def test_views_are_those_of_plain_code() -> None:
 
 def test_members_do_not_depend_on_company() -> None:
     """A member's features are the same, alone or among others; how sums are cut into parts may differ."""
-    together = resnet(3, 2, torch.float32)
+    together = resnet(3, 2, torch.float32, blocks=1)
     x = torch.randn(3, 2, 3, 8, 8, device=DEVICE)
-    alone = ResNet(1, 3, (16, 32), 2, large_stem=False, fan="in").to(DEVICE)
+    alone = ResNet(1, 3, (16, 32), 1, large_stem=False, fan="in").to(DEVICE)
     alone.load_state_dict({name: value[1:2] for name, value in together.state_dict().items()})
     with kernels.use(True), torch.no_grad():
         torch.testing.assert_close(together(x)[1:2], alone(x[1:2]), rtol=1e-5, atol=1e-6)

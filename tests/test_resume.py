@@ -7,9 +7,10 @@ import re
 import signal
 import subprocess
 import sys
-import textwrap
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,58 +19,24 @@ from mdcg.train.checkpoint import Checkpoints
 from mdcg.train.loop import Trainer
 from mdcg.train.state import State
 from tests.conftest import Cli
+from tests.forked import Server, killed_at
 
 COMMAND = [
     *("run", "--scenario", "digits-3", "--method", "md-cg", "--memory", "40"),
     *("--seeds", "0-1", "--epochs", "2", "--set", "lam=0.5"),
 ]
 
-# Runs the command line, and kills its own process with SIGKILL at the n-th call of one function.
-KILLER = textwrap.dedent(
-    """
-    import os, signal, sys
-    from pathlib import Path
-    where, count = sys.argv[1], int(sys.argv[2])
-    del sys.argv[1:3]
-    from mdcg import cli, files
-    from mdcg.train import loop
-    from mdcg.train.loop import Trainer
-    loop.SAVING = 1  # after every epoch, however long it takes
-
-    calls = 0
-
-    def armed(owner, name, before=None):
-        original = getattr(owner, name)
-        def wrapped(*args, **kwargs):
-            global calls
-            calls += 1
-            if calls == count:
-                if before:
-                    before(*args)
-                os.kill(os.getpid(), signal.SIGKILL)
-            return original(*args, **kwargs)
-        setattr(owner, name, wrapped)
-
-    if where == "step":  # between two steps
-        armed(Trainer, "train_step")
-    elif where == "half":  # half of a file is written
-        armed(Path, "write_bytes", lambda path, content: path.open("wb").write(content[: len(content) // 2]))
-    elif where == "flush":  # written, not yet flushed or renamed
-        armed(files, "_flush")
-    elif where == "unlink":  # renamed, the older checkpoint not yet removed
-        armed(Path, "unlink")
-    elif where == "rmtree":  # all results written, checkpoints not yet removed
-        import shutil
-        armed(shutil, "rmtree")
-    cli.main()
-    """
-)
+Start = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def start(out: Path, *kill: object, words: list[str] = COMMAND) -> subprocess.CompletedProcess[str]:
-    program = ["-c", KILLER, *map(str, kill)] if kill else ["-m", "mdcg"]
-    command = [sys.executable, *program, *words, "--out", str(out)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+@pytest.fixture
+def start(server: Server) -> Start:
+    """`start(out)`; `start(out, "step", 5)` for a process that kills itself, see `killed_at`."""
+
+    def run(out: Path, *kill: Any, words: Sequence[str] = COMMAND) -> subprocess.CompletedProcess[str]:
+        return server.run(*words, "--out", out, before=killed_at(*kill) if kill else None)
+
+    return run
 
 
 def outcome(out: Path) -> dict[str, tuple[object, bytes]]:
@@ -84,14 +51,15 @@ def outcome(out: Path) -> dict[str, tuple[object, bytes]]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object, bytes]]:
+    """By `python -m mdcg` itself: the processes of the tests are forked, and must come to the same."""
     out = tmp_path_factory.mktemp("undisturbed")
-    assert start(out).returncode == 0
+    subprocess.run([sys.executable, "-m", "mdcg", *COMMAND, "--out", str(out)], capture_output=True, check=True)
     done = outcome(out)
     assert len(done) == 2
     return done
 
 
-def test_killed_again_and_again(tmp_path: Path, undisturbed: dict[str, tuple[object, bytes]]) -> None:
+def test_killed_again_and_again(start: Start, tmp_path: Path, undisturbed: dict[str, tuple[object, bytes]]) -> None:
     """One run, killed in different tasks, epochs and places, each time taken up where it was."""
     kills = [
         ("step", 5),  # task 1, epoch 1: nothing saved yet
@@ -116,7 +84,7 @@ def test_killed_again_and_again(tmp_path: Path, undisturbed: dict[str, tuple[obj
     assert not list((tmp_path / ".groups").iterdir())
 
 
-def test_what_a_method_keeps_outlives_a_kill(tmp_path: Path) -> None:
+def test_what_a_method_keeps_outlives_a_kill(start: Start, tmp_path: Path) -> None:
     """Kept logits, shares of the memory, a memory that is filled first, and a teacher, in tasks 2 and 3."""
     words = ["compare", "--scenario", "digits-3", "--methods", "der,gem,gdumb,ss-il", "--memory", "150"]
     words += ["--seeds", "0-1", "--epochs", "2"]
@@ -135,9 +103,10 @@ def test_what_a_method_keeps_outlives_a_kill(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_asked_to_stop(number: signal.Signals, tmp_path: Path, undisturbed: dict[str, tuple[object, bytes]]) -> None:
-    command = [sys.executable, "-m", "mdcg", *COMMAND, "--out", str(tmp_path)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def test_asked_to_stop(
+    number: signal.Signals, server: Server, start: Start, tmp_path: Path, undisturbed: dict[str, tuple[object, bytes]]
+) -> None:
+    process = server.start(*COMMAND, "--out", tmp_path)
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob(".groups/*/*.safetensors")):
         assert time.monotonic() < deadline
@@ -154,7 +123,9 @@ def test_asked_to_stop(number: signal.Signals, tmp_path: Path, undisturbed: dict
 
 
 @pytest.mark.parametrize("damage", ["cut short", "altered"])
-def test_damaged_checkpoint(damage: str, tmp_path: Path, undisturbed: dict[str, tuple[object, bytes]]) -> None:
+def test_damaged_checkpoint(
+    damage: str, start: Start, tmp_path: Path, undisturbed: dict[str, tuple[object, bytes]]
+) -> None:
     """The newest is refused with a sentence, the one before it is used."""
     assert start(tmp_path, "step", 40).returncode == -signal.SIGKILL
     newest, *older = sorted(tmp_path.glob(".groups/*/*.safetensors"), reverse=True)
@@ -170,7 +141,7 @@ def test_damaged_checkpoint(damage: str, tmp_path: Path, undisturbed: dict[str, 
     assert outcome(tmp_path) == undisturbed
 
 
-def test_no_usable_checkpoint(tmp_path: Path, undisturbed: dict[str, tuple[object, bytes]]) -> None:
+def test_no_usable_checkpoint(start: Start, tmp_path: Path, undisturbed: dict[str, tuple[object, bytes]]) -> None:
     """Both are damaged: the run starts over, and what it then saves is kept although its names sort lower."""
     assert start(tmp_path, "step", 40).returncode == -signal.SIGKILL
     for file in tmp_path.glob(".groups/*/*.safetensors"):
@@ -200,15 +171,15 @@ def test_a_leftover_group_is_not_trained_again(cli: Cli, runs: Path, monkeypatch
         assert cli(*words).code == 0
 
 
-def test_part_of_a_begun_group_starts_anew_and_says_so(tmp_path: Path) -> None:
+def test_part_of_a_begun_group_starts_anew_and_says_so(start: Start, tmp_path: Path) -> None:
     assert start(tmp_path, "step", 40).returncode == -signal.SIGKILL
-    command = [sys.executable, "-m", "mdcg", *COMMAND, "--out", str(tmp_path), "--seeds", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = start(tmp_path, words=[*COMMAND, "--seeds", "1"])
+    assert done.returncode == 0
     assert "2 runs were begun together and not finished" in done.stderr
 
 
 def test_a_checkpoint_of_another_network(
-    cli: Cli, tmp_path: Path, undisturbed: dict[str, tuple[object, bytes]]
+    cli: Cli, start: Start, tmp_path: Path, undisturbed: dict[str, tuple[object, bytes]]
 ) -> None:
     assert start(tmp_path, "step", 40).returncode == -signal.SIGKILL
     (group,) = (tmp_path / ".groups").iterdir()

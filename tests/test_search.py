@@ -17,7 +17,7 @@ from mdcg.experiments.search import Found, grid_of
 from mdcg.methods import METHODS
 from tests.conftest import Cli
 
-WORDS = ["search", "--scenario", "digits-2", "--method", "md", "--memory", "40", "--epochs", "2"]
+WORDS = ["search", "--scenario", "digits-2", "--method", "md", "--memory", "40", "--epochs", "1"]
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def test_the_best_of_the_grid(cli: Cli) -> None:
     assert [point["lam"] for point in choice["grid"]] == grid
     scores = {}
     for lam in grid:
-        asked: dict[str, Any] = {"scenario": "digits-2", "method": "md", "memory": 40, "epochs": 2, "set": {"lam": lam}}
+        asked: dict[str, Any] = {"scenario": "digits-2", "method": "md", "memory": 40, "epochs": 1, "set": {"lam": lam}}
         scores[lam] = float(mdcg.run(**asked, hold_out=0.1, out="alone", members=1, quiet=True).ACC[0])
     assert {point["lam"]: point["ACC"] for point in choice["grid"]} == pytest.approx(scores)
     first, second = sorted(scores.values(), reverse=True)[:2]
@@ -41,7 +41,7 @@ def test_the_best_of_the_grid(cli: Cli) -> None:
     assert choice["margin"] == pytest.approx(first - second)
     written = yaml.safe_load(Path(answer["recipe"]).read_text())
     assert written == {
-        "scenario": "digits-2", "method": "md", "epochs": 2, "seeds": "0-4", "memory": 40, "set": choice["best"]
+        "scenario": "digits-2", "method": "md", "epochs": 1, "seeds": "0-4", "memory": 40, "set": choice["best"]
     }  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def poisoned(name: str, data: Path | None = None, image_size: int | None = None)
 
 def test_the_test_images_are_never_looked_at(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = json.loads(cli(*WORDS, "--json", "--out", "honest").out)
-    asked: dict[str, Any] = {"scenario": "digits-2", "method": "md", "memory": 40, "epochs": 2, "quiet": True}
+    asked: dict[str, Any] = {"scenario": "digits-2", "method": "md", "memory": 40, "epochs": 1, "quiet": True}
     with monkeypatch.context() as patch:
         patch.setattr("mdcg.api.load", poisoned)
         blind = json.loads(cli(*WORDS, "--json", "--out", "blind").out)
@@ -70,8 +70,7 @@ def test_what_it_writes_can_be_run_and_swept(cli: Cli) -> None:
     assert cli("run", "--recipe", "one.yaml", "--seeds", "0").code == 0
     assert cli("sweep", "one.yaml", "--seeds", "0").code == 0
     assert len(list(Path("runs").glob("*/result.json"))) == 7 + 1  # on held-out images, and one on the test's
-    words = ["search", "--scenario", "digits-2", "--method", "md", "--memory", "40,60", "--epochs", "1"]
-    assert cli(*words, "--set", "lam=0.1,1", "--write", "two.yaml").code == 0
+    assert cli(*WORDS, "--memory", "40,60", "--set", "lam=0.1,1", "--write", "two.yaml").code == 0
     both = mdcg.Sweep.read("two.yaml", seeds="0")
     assert [cell.specs[0].memory for cell in both.cells] == [40, 60]
     assert "has axes; give it to 'mdcg sweep'" in cli("run", "--recipe", "two.yaml").sentence()
@@ -90,7 +89,7 @@ def test_what_it_prints(cli: Cli) -> None:
 
 def test_a_point_that_fails(cli: Cli) -> None:
     """It is left out; given again, it is not even tried."""
-    words = [*WORDS[:-1], "1", "--set", "lam=0.5,1.0e+30"]
+    words = [*WORDS, "--set", "lam=0.5,1.0e+30"]
     for _ in range(2):
         answer = cli(*words)
         assert answer.code == 0
