@@ -161,12 +161,13 @@ def test_a_leftover_group_is_not_trained_again(cli: Cli, runs: Path, monkeypatch
     names = sorted(path.parent.name for path in runs.glob("*/result.json"))
     leftover = runs / ".groups" / "0123456789abcdef"
     leftover.mkdir(parents=True)
-    (leftover / "members.json").write_text(json.dumps(names))
+    (leftover / "members.json").write_text(json.dumps({"members": names, "probes": []}))
     monkeypatch.setattr(Trainer, "train", lambda self, state: pytest.fail("trained again"))
     assert cli(*words).code == 0
     assert not leftover.exists()
     leftover.mkdir()
-    for junk in ("{", "[]", '["a", "a"]', "3", json.dumps([names[0], names[0]])):
+    twice = {"members": [names[0], names[0]], "probes": []}
+    for junk in ("{", "[]", '["a", "a"]', "3", '{"members": 3, "probes": []}', json.dumps(twice)):
         (leftover / "members.json").write_text(junk)
         assert cli(*words).code == 0
 

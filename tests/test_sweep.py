@@ -441,7 +441,7 @@ def test_a_group_in_use_is_not_taken_apart(recipe: Path, tmp_path: Path) -> None
     (job,) = work.plan().jobs
     folder = group_folder(work.site.store, job.specs)
     folder.mkdir(parents=True)
-    (folder / "members.json").write_text(json.dumps([spec.name for spec in job.specs]))
+    (folder / "members.json").write_text(json.dumps({"members": [spec.name for spec in job.specs], "probes": []}))
     with contextlib.ExitStack() as stack:
         for spec in job.specs:
             stack.enter_context(locked(work.site.store.folder(spec)))
@@ -456,7 +456,8 @@ def test_a_plan_changes_nothing_on_disk(recipe: Path, tmp_path: Path, cli: Cli) 
     work = mdcg.Sweep.read(recipe, out=out)
     rest = out / ".groups" / "zz"
     rest.mkdir(parents=True)
-    (rest / "members.json").write_text(json.dumps([spec.name for spec in work.cells[0].specs]))
+    content = {"members": [spec.name for spec in work.cells[0].specs], "probes": []}
+    (rest / "members.json").write_text(json.dumps(content))
     (out / ".groups" / "old.done").mkdir()
     before = sorted(out.rglob("*"))
     answer = json.loads(cli("sweep", recipe, "--out", out, "--plan", "--json").out)
