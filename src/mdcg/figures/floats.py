@@ -45,13 +45,13 @@ class Floats(OfRuns):
         return rows
 
     def pick(self, runs: Sequence[Run]) -> list[Run]:
-        """Of each method and memory size the setting with most seeds; at least two points."""
+        """Of each method and memory size the setting with most seeds; at least two sizes."""
         cells: dict[tuple[str, int], list[Run]] = {}
         for run in super().pick(runs):
             if METHODS[run.spec.method].uses_memory:
                 cells.setdefault((run.spec.method, run.spec.memory), []).append(run)
         chosen = [max(alike(own, {"seed"}), key=lambda same: (len(same), usual(same[0]))) for own in cells.values()]
-        return [run for own in chosen for run in own] if len(chosen) > 1 else []
+        return [run for own in chosen for run in own] if len({memory for _, memory in cells}) > 1 else []
 
     def draw(self, rows: Sequence[Row]) -> Drawing:
         drawing, (ax,) = style.panels(height=3)
