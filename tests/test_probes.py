@@ -205,6 +205,14 @@ def test_unknown_and_unsuited_probes(cli: Cli, runs: Path) -> None:
     assert "drift" in cli("list", "probes").out
 
 
+def test_the_share_of_the_probes_is_printed(cli: Cli, runs: Path) -> None:
+    words = ["compare", "--scenario", "digits-2", "--methods", "naive,replay", "--memory", "20", "--epochs", "1"]
+    assert "probes took" not in cli(*words, "--out", runs).out
+    last = cli(*words, "--out", runs, "--probe", "confusion", "--probe", "margin").out.splitlines()[-1]
+    assert re.fullmatch(r"probes took .* beside .* of training, \d+% of all \(confusion .* s, margin .* s\)", last)
+    json.loads(cli(*words, "--out", runs, "--probe", "margin", "--json").out)
+
+
 class Broken(Probe):
     """Fails at the second look."""
 

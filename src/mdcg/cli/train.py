@@ -34,7 +34,8 @@ def run(
     name = asked.asked_methods()[0]
     results = run_asked(asked, options)
     if len(results) > 1:
-        return _print_comparison(results, asked, options, name, ranked=False)
+        _print_comparison(results, asked, options, name, ranked=False)
+        return _print_share(results, options)
     (result,) = results.values()
     if options["as_json"]:
         return print_json(result.as_json())
@@ -48,7 +49,7 @@ def run(
     console.print(comparison({name: result}, "", console))
     for record in result.records:
         print(Store(asked.out).folder(record.spec))
-    return None
+    return _print_share(results, options)
 
 
 @app.command()
@@ -68,6 +69,19 @@ def compare(
     _print_comparison(results, asked, options, names[0] if len(names) == 1 and len(results) > 1 else "method")
     if report is not None and not options["as_json"]:
         print(f"report: {report}")
+    _print_share(results, options)
+
+
+def _print_share(results: dict[str, Result], options: dict[str, Any]) -> None:
+    """What probes took of the time, where there were any."""
+    from mdcg.experiments.share import Share
+    from mdcg.experiments.store import Store
+
+    probes = options["probe"] or ()
+    watched = [(Store(result.out, probes), record.spec) for result in results.values() for record in result.records]
+    share = Share.of(watched)
+    if share is not None and not options["as_json"]:
+        print(share)
 
 
 def _write_page(path: Path, results: dict[str, Result], title: str) -> None:

@@ -15,8 +15,9 @@ from mdcg.api import Sweep, load_for
 from mdcg.errors import MachineError, MdcgError
 from mdcg.experiments.plan import Warn
 from mdcg.experiments.recipe import Recipe
+from mdcg.experiments.share import Share
 from mdcg.experiments.spec import RunSpec
-from mdcg.experiments.store import Store, read_measurements
+from mdcg.experiments.store import Store
 from mdcg.experiments.sweep import Cell, Site
 from mdcg.experiments.words import parse_seeds
 from mdcg.figures import source, style
@@ -34,20 +35,6 @@ class Made:
     name: str
     files: list[Path]  # the drawing twice, and its numbers
     caption: str
-
-
-@dataclass(frozen=True)
-class Share:
-    """Seconds of the runs behind some figures."""
-
-    training: float
-    probes: Mapping[str, float]
-
-    def __str__(self) -> str:
-        total = sum(self.probes.values())
-        each = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.probes.items())
-        share = total / (total + self.training)
-        return f"probes took {total:.1f} s beside {self.training:.1f} s of training, {share:.0%} of all ({each})"
 
 
 def make(
@@ -80,7 +67,7 @@ def make(
     for name, figure in figures.items():
         rows, where = _numbers(name, figure, specs.get(name, []), asked)
         done(_write(name, figure, rows, where, out, asked.scenario, asked.memory))
-    return _share(by_name, probes, asked.out)
+    return Share.of((Store(asked.out, tuple(probes[name])), spec) for name, spec in by_name.items())
 
 
 def _probes(figure: Figure) -> tuple[str, ...]:
@@ -220,16 +207,3 @@ def table(rows: Sequence[Row]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return file.getvalue()
-
-
-def _share(specs: Mapping[str, RunSpec], probes: Mapping[str, set[str]], out: Path) -> Share | None:
-    """Of the runs that probes looked at."""
-    training, measuring = 0.0, dict.fromkeys(sorted({probe for own in probes.values() for probe in own}), 0.0)
-    for name, spec in specs.items():
-        store = Store(out, tuple(probes[name]))
-        record = store.finished(spec) if probes[name] else None
-        if record is not None:
-            training += record.seconds
-            for probe in probes[name]:
-                measuring[probe] += read_measurements(store.folder(spec), probe).seconds
-    return Share(training, measuring) if training else None
