@@ -1,4 +1,4 @@
-"""The probes `memory` and `margin` against plain loops over images, one member at a time."""
+"""The probes `memory`, `margin` and `drift` against plain loops over images, one member at a time."""
 
 from __future__ import annotations
 
@@ -127,3 +127,27 @@ def test_margin_equals_a_loop_over_images(method: str, most: int, monkeypatch: p
             loss.append(max(0.0, past[-1] - truth[-1] + 1 / (moment.seen - 1)))
         for key, values in (("truth", truth), ("past", past), ("loss", loss), ("above_zero", [x > 0 for x in loss])):
             assert row[key] == pytest.approx(sum(values) / len(values), rel=1e-5, abs=1e-9), key
+
+
+@pytest.mark.parametrize("method", ["md-cg", "der"])  # a head that grows, and one that is cut to the classes seen
+def test_drift_equals_a_loop_over_images(method: str) -> None:
+    group, found = looked(method, "drift")
+    dataset = group.dataset
+    for (begin, first), (end, last) in zip(found[::2], found[1::2], strict=True):
+        assert (first["epoch"], last["epoch"]) == (0, 1)
+        assert first["kl"] == [0.0] * (first["task"] - 1)
+        assert len(last["kl"]) == last["task"] - 1
+        for past, kl in enumerate(last["kl"]):
+            each = []
+            for i, label in enumerate(dataset.test.labels.tolist()):
+                if end.position[label] in (2 * past, 2 * past + 1):
+                    then, now = (_softmax(moment.logits(dataset.test.images[i])) for moment in (begin, end))
+                    assert len(now) == len(then) == 2 * last["task"]
+                    each.append(sum(p * math.log(p / q) for p, q in zip(now, then, strict=True)))
+            assert kl == pytest.approx(sum(each) / len(each), rel=1e-5)
+            assert kl > 1e-4
+
+
+def _softmax(logits: list[float]) -> list[float]:
+    powers = [math.exp(logit) for logit in logits]
+    return [power / sum(powers) for power in powers]
