@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from mdcg.errors import MdcgError
-from mdcg.figures import FIGURES, OfRuns, Run
+from mdcg.figures import FIGURES, OfRuns, Run, make
 from mdcg.figures.bias import Bias
+from mdcg.figures.drift import Drift
 from mdcg.figures.forgetting import Forgetting
 from mdcg.figures.pick import installed, side_by_side, usual
 from mdcg.figures.read import numbers
@@ -60,6 +61,14 @@ def test_the_run_to_blame_is_named(tmp_path: Path) -> None:
     assert len(numbers(Bias(), [good])) == 1
     with pytest.raises(MdcgError, match=bad.folder.name):
         numbers(Bias(), [good, bad])
+
+
+def test_values_that_only_the_drawing_stumbles_over(tmp_path: Path) -> None:
+    run = with_rows(finished(spec("md-cg")), "drift", [LOOK | {"kl": ["much"]}], tmp_path)
+    figure = Drift()
+    with pytest.raises(MdcgError, match="the figure drift cannot be drawn from what drift measured"):
+        make._write("drift", figure, numbers(figure, [run]), "", tmp_path / "figures", "c10-5", [])
+    assert not (tmp_path / "figures").exists()
 
 
 def test_a_report_without_that_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

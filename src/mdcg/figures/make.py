@@ -22,7 +22,7 @@ from mdcg.experiments.sweep import Cell, Site
 from mdcg.experiments.words import parse_seeds
 from mdcg.figures import source, style
 from mdcg.figures.base import FIGURES, Figure, OfModels, OfRuns, Row, Run, recipe_of
-from mdcg.figures.read import numbers
+from mdcg.figures.read import UNFIT, numbers
 from mdcg.files import write_whole
 from mdcg.methods import METHODS
 from mdcg.scenario import parse
@@ -171,8 +171,16 @@ def _write(
     memory: Sequence[int],
 ) -> Made:
     stem = _stem(name, scenario, memory)
-    caption = f"{figure.caption(rows)} {where}"
-    drawn = drawing(figure, rows, caption)
+    try:
+        caption = f"{figure.caption(rows)} {where}"
+        drawn = drawing(figure, rows, caption)
+    except UNFIT as error:
+        if not (probes := _probes(figure)):
+            raise
+        raise MdcgError(
+            f"the figure {name} cannot be drawn from what {', '.join(probes)} measured ({error}), some of which is "
+            "damaged; remove the folders 'measured' of its runs, and ask for the figure again."
+        ) from error
     contents = {"svg": drawn["svg"], "png": drawn["png"], "csv": table(rows).encode()}
     for kind, content in contents.items():
         write_whole(out / f"{stem}.{kind}", content)
