@@ -179,10 +179,10 @@ def test_figures_in_a_report(cli: Cli, runs: Path, tmp_path: Path) -> None:
         "quiet": True,
     }
     mdcg.compare(methods=["naive", "md-cg"], seeds=range(2), probes=["drift"], **asked)
-    mdcg.run(method="md-cg", set={"lam": 0.5}, **asked)
+    mdcg.run(method="md-cg", set={"lam": 0.5}, probes=["gates"], **asked)
     assert cli("report", runs, "--out", tmp_path / "report").code == 0
     page = (tmp_path / "report" / "index.html").read_text()
-    for name in ("drift", "forgetting"):
+    for name in ("drift", "forgetting", "gates"):
         assert f'<figure id="figure-{name}"><img alt="' in page
     assert 'id="figure-bias"' not in page  # nobody measured that
     assert "4 runs on digits-2: md-cg (lam 0.25" in page  # and not those with another λ
