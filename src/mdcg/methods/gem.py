@@ -35,13 +35,9 @@ class Gem(Method):
     def loss(self, step: Step) -> Tensor:
         return cross_entropy(step.logits, step.labels)
 
-    def combine(self, gradient: list[Tensor], past: list[list[Tensor]]) -> list[Tensor]:
-        g = _flat(gradient)
-        weights = past_weights(g, torch.stack([_flat(own) for own in past], 1), self.strength)  # (K, tasks)
-        return [
-            sum((_across(weight, own) * own for weight, own in zip(weights.unbind(1), owns, strict=True)), start)
-            for start, *owns in zip(gradient, *past, strict=True)
-        ]
+    def combine(self, gradient: Tensor, past: Tensor) -> Tensor:
+        weights = past_weights(gradient, past, self.strength)  # (K, tasks)
+        return gradient + (weights[..., None] * past).sum(1)
 
 
 def past_weights(g: Tensor, G: Tensor, strength: Tensor | float) -> Tensor:
@@ -90,11 +86,3 @@ def _products(g: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
     along = (G * g[:, None]).sum(2)
     gram = torch.stack([(G * G[:, task, None]).sum(2) for task in range(G.shape[1])], 2)
     return along.double(), gram.double()
-
-
-def _flat(gradient: list[Tensor]) -> Tensor:
-    return torch.cat([part.flatten(1) for part in gradient], 1)
-
-
-def _across(weight: Tensor, like: Tensor) -> Tensor:
-    return weight.view(-1, *[1] * (like.ndim - 1))
