@@ -11,7 +11,7 @@ from scipy.linalg import solve_triangular
 from scipy.optimize import minimize, nnls
 from torch import Tensor
 
-from mdcg.methods.gem import RIDGE, Gem, complementary, past_weights
+from mdcg.methods.gem import PIECE, RIDGE, Gem, complementary, past_weights
 
 
 def a_problem(members: int, tasks: int, parameters: int, seed: int, alike: float) -> tuple[Tensor, Tensor]:
@@ -87,6 +87,20 @@ def test_gradients_that_vanish() -> None:
     """All images of the memory are known to perfection: nothing to protect, nothing breaks."""
     g, G = a_problem(1, 3, 10, 1, 0.0)
     assert torch.equal(Gem().combine(g, 0 * G), g)
+
+
+def test_long_gradients_are_multiplied_in_pieces() -> None:
+    """Each more than a piece and not a whole number of them; float32 and TF32's setting are no excuse."""
+    g, G = a_problem(3, 5, 3 * PIECE + 7, 2, 0.3)
+    torch.set_float32_matmul_precision("high")
+    try:
+        found = past_weights(g.float(), G.float(), 0.5)
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert found.dtype == torch.float32
+    for k in range(3):
+        np.testing.assert_allclose(found[k].numpy(), solved(g[k], G[k], 0.5), rtol=1e-4, atol=1e-5)
 
 
 @settings(deadline=None)

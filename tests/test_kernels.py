@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mdcg import kernels
 from mdcg.errors import MdcgError
+from mdcg.methods.gem import complementary
 from mdcg.models import Model, build_model
 from mdcg.models.backbones import MEMBERED
 from mdcg.models.resnet import ResNet
@@ -130,6 +131,22 @@ def test_members_do_not_depend_on_company() -> None:
     alone.load_state_dict({name: value[1:2] for name, value in together.state_dict().items()})
     with kernels.use(True), torch.no_grad():
         torch.testing.assert_close(together(x)[1:2], alone(x[1:2]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 9, 19, 49, 64, 65])
+def test_pivots_are_those_of_plain_code(n: int) -> None:
+    """Of well and ill conditioned matrices, where nothing is to be done, and of more tasks than the kernel holds."""
+    generator = torch.Generator().manual_seed(n)
+    A = torch.randn(6, n, n + 3, generator=generator, dtype=torch.float64)
+    A[1:3] = 0.02 * A[1:3] + A[1:3, :1]
+    M, q = A @ A.mT + 1e-3 * torch.eye(n), torch.randn(6, n, generator=generator, dtype=torch.float64)
+    q[5].abs_()
+    M, q = M.to(DEVICE), q.to(DEVICE)
+    plain = complementary(M, q)
+    with kernels.use(True):
+        fused = complementary(M, q)
+    torch.testing.assert_close(fused, plain, rtol=1e-9, atol=1e-12)
+    assert not fused[5].any()
 
 
 def test_what_is_out_of_reach_stays_plain() -> None:
@@ -306,6 +323,9 @@ COMPILER = textwrap.dedent(
     x = torch.zeros(2, 64, 32, 32, 4, dtype=torch.bfloat16 if half else torch.float32)[..., :3].permute(0, 1, 4, 2, 3)
     with kernels.use(True), torch.autocast("cpu", torch.bfloat16, enabled=half, cache_enabled=False):
         backbone.prepare(x, x[:, 32:])
+    from mdcg.kernels.pivot import complementary
+    for n in (1, 4, 9, 64):
+        launch.compile_ahead(lambda: complementary(torch.zeros(2, n, n).double(), torch.zeros(2, n).double(), 8 * n))
     print(len(shared), max(shared))
     """
 )
