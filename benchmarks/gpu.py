@@ -1,17 +1,22 @@
 """Time and memory of MD-CG on C10-5 on a GPU, for K members at once and each precision, by part.
 
     python benchmarks/gpu.py [--members 1 5 20 40] [--precisions fp32 tf32 bf16] [--out benchmarks/results]
+    python benchmarks/gpu.py --method gem [--task 5] [--memory 500] [--apart] [--members …] [--precisions …]
 
 ResNet-20, batch 32 and as many images from memory; random images of CIFAR's shape and number, whose content does not
 matter for the time. Steps are measured by device events over replays of CUDA graphs; the parts of a step by graphs
 that end after them. A run is 20 epochs of 313 steps in each of 5 tasks, with its captures, evaluations and
 checkpoints. The eager loop is one member trained with plain PyTorch operations and without graphs, as one would
 write it. Prints a table and writes it, with the hardware and the versions, to the folder --out.
+
+The second form is for GEM, whose steps grow with the tasks: one step in a task, with all past tasks of equal memory in one
+pass or, with --apart, in a pass each. It only prints.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -27,7 +32,9 @@ import torch
 from step import cifar_like, processor
 
 from mdcg.data import Dataset
+from mdcg.methods.gem import Gem
 from mdcg.methods.md_cg import MDCG
+from mdcg.train import past
 from mdcg.train import state as states
 from mdcg.train.checkpoint import Checkpoints
 from mdcg.train.epoch import EpochDraws, draw_epoch
@@ -54,6 +61,14 @@ class Row:
     memory: float  # peak, in GiB
     eager: float  # milliseconds of a step of the eager loop
     faster: float  # how many times
+
+
+def gem_group(members: int, memory: int, dataset: Dataset) -> Group:
+    return Group(
+        Training(TASKS, "resnet20", "incremental", epochs=EPOCHS, batch_size=32, rate=0.01, momentum=0.8),
+        tuple(Member(seed, memory, Gem()) for seed in range(members)),
+        dataset,
+    )
 
 
 def group_of(members: int, dataset: Dataset) -> Group:
@@ -168,6 +183,17 @@ def measure(members: int, precision: str, dataset: Dataset, eager: float, repeat
     return Row(members, precision, first, step, each, total / members, shares, memory, eager, eager / each)
 
 
+def gem_row(members: int, precision: str, dataset: Dataset, asked: argparse.Namespace) -> str:
+    """A line of the table: K, precision, milliseconds of a step, of a member's, seconds of capturing, peak in GiB."""
+    machine, group = compute("cuda", precision), gem_group(members, asked.memory, dataset)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    with machine.settings():
+        step, capturing = graphed_step(*begin(group, machine, asked.task - 1), asked.repeats)
+    memory = torch.cuda.max_memory_allocated() / 2**30
+    return f"{members:3d} {precision:5}{step:9.2f}{step / members:9.3f}{capturing:9.2f}{memory:6.1f}"
+
+
 def eager_step(precision: str, dataset: Dataset, steps: int) -> float:
     """Milliseconds of one member's step without graphs and fused kernels."""
     os.environ["MDCG_KERNELS"] = "plain"
@@ -196,6 +222,10 @@ def main() -> None:
     parser.add_argument("--members", type=int, nargs="+", default=[1, 5, 20, 40])
     parser.add_argument("--precisions", nargs="+", default=["fp32", "tf32", "bf16"])
     parser.add_argument("--repeats", type=int, default=25)
+    parser.add_argument("--method", choices=("md-cg", "gem"), default="md-cg")
+    parser.add_argument("--task", type=int, choices=range(1, TASKS + 1), default=TASKS)
+    parser.add_argument("--memory", type=int, default=500)
+    parser.add_argument("--apart", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     asked = parser.parse_args()
     if not torch.cuda.is_available():
@@ -209,9 +239,18 @@ def main() -> None:
         "python": platform.python_version(),
     }
     print(", ".join(f"{key} {value}" for key, value in about.items()))
-    print("C10-5, MD-CG, ResNet-20, batch 32 + 32; a step of all members, milliseconds; shares of a whole run's time")
     dataset = cifar_like(5000)
     dataset = replace(dataset, test=cifar_like(1000).test)
+    if asked.method == "gem":
+        if asked.apart:
+            past.AT_ONCE = 1
+        how = "a pass for each past task" if asked.apart else "past tasks together"
+        print(f"C10-5, GEM, ResNet-20, batch 32, memory {asked.memory}, task {asked.task}; {how}")
+        print(f"{'K':>3} {'':5}{'ms/step':>9}{'/member':>9}{'capture':>9}{'GiB':>6}")
+        for precision, members in itertools.product(asked.precisions, asked.members):
+            print(gem_row(members, precision, dataset, asked), flush=True)
+        return
+    print("C10-5, MD-CG, ResNet-20, batch 32 + 32; a step of all members, milliseconds; shares of a whole run's time")
     rows = []
     for precision in asked.precisions:
         eager = eager_step(precision, dataset, 30)

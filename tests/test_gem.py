@@ -11,7 +11,7 @@ from scipy.linalg import solve_triangular
 from scipy.optimize import minimize, nnls
 from torch import Tensor
 
-from mdcg.methods.gem import RIDGE, Gem, complementary, past_weights
+from mdcg.methods.gem import PIECE, RIDGE, Gem, complementary, past_weights
 
 
 def a_problem(members: int, tasks: int, parameters: int, seed: int, alike: float) -> tuple[Tensor, Tensor]:
@@ -60,7 +60,7 @@ def test_many_tasks(tasks: int) -> None:
 def test_no_nearer_gradient_harms_nobody(seed: int) -> None:
     """γ = 0, in the primal: of all g̃ with G g̃ ≥ 0 the nearest to g, but for the ridge."""
     g, G = (20 * part for part in a_problem(1, 3, 8, seed, 0.7))
-    (projected,) = Gem(strength=0.0).combine([g], [[past] for past in G.unbind(1)])
+    projected = Gem(strength=0.0).combine(g, G)
     nearest = minimize(
         lambda x: ((x - g[0].numpy()) ** 2).sum(),
         g[0].numpy(),
@@ -75,29 +75,32 @@ def test_no_nearer_gradient_harms_nobody(seed: int) -> None:
 def test_a_harmless_gradient_is_followed_as_it_is() -> None:
     g, G = a_problem(2, 4, 30, 0, 0.0)
     G = G * torch.sign((G * g[:, None]).sum(2, keepdim=True))
-    assert torch.equal(Gem().combine([g], [[past] for past in G.unbind(1)])[0], g)
+    assert torch.equal(Gem().combine(g, G), g)
     harmed = G.clone()
     harmed[1, 2] *= -1  # only the second member is turned
-    turned = Gem().combine([g], [[past] for past in harmed.unbind(1)])[0]
+    turned = Gem().combine(g, harmed)
     assert torch.equal(turned[0], g[0])
     assert not torch.equal(turned[1], g[1])
-
-
-def test_parameters_of_any_shape() -> None:
-    """A gradient in several tensors is one vector."""
-    g, G = a_problem(2, 3, 24, 3, 0.5)
-    (whole,) = Gem().combine([g], [[past] for past in G.unbind(1)])
-    cut = [[past[:, :6].view(2, 2, 3), past[:, 6:].view(2, 18)] for past in G.unbind(1)]
-    parts = Gem().combine([g[:, :6].view(2, 2, 3), g[:, 6:]], cut)
-    assert [part.shape for part in parts] == [(2, 2, 3), (2, 18)]
-    torch.testing.assert_close(torch.cat([part.flatten(1) for part in parts], 1), whole)
 
 
 def test_gradients_that_vanish() -> None:
     """All images of the memory are known to perfection: nothing to protect, nothing breaks."""
     g, G = a_problem(1, 3, 10, 1, 0.0)
-    (found,) = Gem().combine([g], [[0 * past] for past in G.unbind(1)])
-    assert torch.equal(found, g)
+    assert torch.equal(Gem().combine(g, 0 * G), g)
+
+
+def test_long_gradients_are_multiplied_in_pieces() -> None:
+    """Each more than a piece and not a whole number of them; float32 and TF32's setting are no excuse."""
+    g, G = a_problem(3, 5, 3 * PIECE + 7, 2, 0.3)
+    torch.set_float32_matmul_precision("high")
+    try:
+        found = past_weights(g.float(), G.float(), 0.5)
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert found.dtype == torch.float32
+    for k in range(3):
+        np.testing.assert_allclose(found[k].numpy(), solved(g[k], G[k], 0.5), rtol=1e-4, atol=1e-5)
 
 
 @settings(deadline=None)

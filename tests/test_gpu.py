@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from mdcg.data import load
+from mdcg.methods.gem import past_weights
 from mdcg.probes import Watch
 from mdcg.tensors import pack, unpack
 from mdcg.train import state as states
@@ -27,12 +28,21 @@ from tests.test_probes import probes_for
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
+PASSES = [(2, 11), (1, 10)]  # tasks and images of each pass over past tasks' memories, in `gem`
+
 
 def images(members: int) -> Group:
     """MD-CG with a ResNet-20 on images of CIFAR's shape."""
     dataset = toy_dataset([320] * 4, side=32, channels=3)
     who = [(seed, 40 + 20 * (seed % 3), {"lam": 0.25 + seed % 2}) for seed in range(members)]
     return toy_group(dataset, "md-cg", who, tasks=2, backbone="resnet20", batch_size=32, epochs=1, rate=0.01)
+
+
+def gem(members: int, memory: int = 42) -> Group:
+    """GEM with a ResNet-20 on such images; in the last of four tasks two past ones have 11 images and one has 10."""
+    who: list[tuple[int, int, dict[str, float]]] = [(seed, memory, {"strength": 0.5 * seed}) for seed in range(members)]
+    dataset = toy_dataset([320] * 8, side=32, channels=3)
+    return toy_group(dataset, "gem", who, tasks=4, backbone="resnet20", batch_size=32, epochs=1, rate=0.01)
 
 
 def steps(precision: str, count: int, lead: bool) -> tuple[list[float], list[float]]:
@@ -94,10 +104,65 @@ def test_fused_gradients_are_as_good_as_those_of_plain_kernels(precision: str, m
         assert errors[0] < 2 * errors[1] + 0.02, (name, errors)
 
 
+def of_past_tasks(precision: str, passes: list[tuple[int, int]] = PASSES) -> dict[tuple[int, str], torch.Tensor]:
+    """Gradients by past task and parameter, in task 4 of two members that have not learned anything yet."""
+    group, machine = gem(2), compute("cuda", precision)
+    trainer, state = Trainer(group, machine), states.fresh(group, machine)
+    with machine.settings():
+        for task in range(4):
+            state.task = task
+            states.begin_task(state, group)
+            if task < 3:
+                states.end_task(state, group)
+        state.model.train()
+        batch = trainer.batch(draw_epoch(group, state.memories, 3, 0).to(machine.device), 0)
+        memory = batch.part(32, batch.images.shape[1])
+        found = trainer.past(state).gradients(memory.images, memory.labels, None)
+        assert trainer.past(state).passes == passes
+    named = state.optimizer.velocity  # has the parameters' names, and their shapes
+    split = found.double().split([value[0].numel() for value in named.values()], 2)
+    return {(task, name): part[:, task] for name, part in zip(named, split, strict=True) for task in range(3)}
+
+
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
-def test_graphs_give_the_bits_of_plain_steps(precision: str) -> None:
+def test_gradients_of_past_tasks_too(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several tasks in one pass; those in float64 are of a pass for each."""
+    fused = of_past_tasks(precision)
+    with monkeypatch.context() as patch:
+        patch.setenv("MDCG_KERNELS", "plain")
+        plain = of_past_tasks(precision)
+    together = of_past_tasks("fp64")
+    monkeypatch.setattr("mdcg.train.past.AT_ONCE", 11)
+    reference = of_past_tasks("fp64", [(1, 11), (1, 11), (1, 10)])
+    for name, value in reference.items():
+        torch.testing.assert_close(together[name], value, rtol=1e-6, atol=1e-9)
+        errors = [float((found[name] - value).norm() / value.norm()) for found in (fused, plain)]
+        assert errors[0] < 2 * errors[1] + 0.02, (name, errors)
+
+
+def test_gems_programme_is_not_solved_in_tf32() -> None:
+    generator = torch.Generator().manual_seed(0)
+    g, G = torch.randn(2, 40_000, generator=generator), torch.randn(2, 9, 40_000, generator=generator)
+    wanted = past_weights(g.double(), G.double(), 0.5)
+    with compute("cuda", "tf32").settings():
+        found = past_weights(g.cuda(), G.cuda(), torch.full((2,), 0.5, device="cuda"))
+    torch.testing.assert_close(found.cpu().double(), wanted, rtol=1e-5, atol=1e-6)
+    assert wanted.any()
+
+
+def test_gems_memory_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Past tasks that share a pass need more of it than one after the other."""
+    group, machine = gem(1, 1_000), compute("cuda", "tf32")
+    together = members_that_fit(group, machine)
+    monkeypatch.setattr("mdcg.train.past.AT_ONCE", 1)
+    assert 1 < together < 0.6 * members_that_fit(group, machine)
+
+
+@pytest.mark.parametrize("method", ["md-cg", "gem"])
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_graphs_give_the_bits_of_plain_steps(method: str, precision: str) -> None:
     """Of the fused kernels, that is: cuDNN may add in another order each time."""
-    group, machine = images(3), compute("cuda", precision)
+    group, machine = images(3) if method == "md-cg" else gem(3), compute("cuda", precision)
     plain, graphed = Trainer(group, machine), Trainer(group, machine)
     plain.graphs = False
     wanted, got = plain.train(states.fresh(group, machine)), graphed.train(states.fresh(group, machine))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -16,10 +17,16 @@ from torch import Tensor
 
 from mdcg import kernels
 from mdcg.errors import MdcgError
-from mdcg.models import build_model
+from mdcg.methods.gem import complementary
+from mdcg.models import Model, build_model
+from mdcg.models.backbones import MEMBERED
 from mdcg.models.resnet import ResNet
+from mdcg.train import state as states
 from mdcg.train.augment import Pixels
-from tests.conftest import toy_dataset
+from mdcg.train.epoch import draw_epoch
+from mdcg.train.loop import Trainer
+from mdcg.train.precision import compute
+from tests.conftest import toy_dataset, toy_group
 
 pytest.importorskip("triton")
 from mdcg.kernels import conv, norm, tiles, walk
@@ -126,6 +133,22 @@ def test_members_do_not_depend_on_company() -> None:
         torch.testing.assert_close(together(x)[1:2], alone(x[1:2]), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 9, 19, 49, 64, 65])
+def test_pivots_are_those_of_plain_code(n: int) -> None:
+    """Of well and ill conditioned matrices, where nothing is to be done, and of more tasks than the kernel holds."""
+    generator = torch.Generator().manual_seed(n)
+    A = torch.randn(6, n, n + 3, generator=generator, dtype=torch.float64)
+    A[1:3] = 0.02 * A[1:3] + A[1:3, :1]
+    M, q = A @ A.mT + 1e-3 * torch.eye(n), torch.randn(6, n, generator=generator, dtype=torch.float64)
+    q[5].abs_()
+    M, q = M.to(DEVICE), q.to(DEVICE)
+    plain = complementary(M, q)
+    with kernels.use(True):
+        fused = complementary(M, q)
+    torch.testing.assert_close(fused, plain, rtol=1e-9, atol=1e-12)
+    assert not fused[5].any()
+
+
 def test_what_is_out_of_reach_stays_plain() -> None:
     assert kernels.fit(256 * 32 * 32 * 16, 32)
     assert not kernels.fit(256 * 32 * 32 * 16, 129)  # rows are held whole
@@ -179,15 +202,9 @@ def test_a_large_stem_stays_plain() -> None:
 
 def test_kernels_are_compiled_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that a step launches has been asked for before, each variant once, and nothing was computed."""
-    asked: list[tuple[object, ...]] = []
-    launched: list[tuple[object, ...]] = []
+    asked, launched = noted(monkeypatch)
     net = resnet(1, 1, torch.float32)
     x = torch.randn(1, 32, 3, 4, 4, device=DEVICE)
-    for module in (conv, norm, walk):
-        for name in [
-            name for name in vars(module) if not name.startswith("_") and hasattr(vars(module)[name], "warmup")
-        ]:
-            monkeypatch.setattr(module, name, Noting(name, vars(module)[name], asked, launched))
     before = {name: value.clone() for name, value in net.state_dict().items()}
     with kernels.use(True):
         net.prepare(x, x[:, 16:])
@@ -198,6 +215,59 @@ def test_kernels_are_compiled_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
             net.eval()(x[:, 16:])
     assert len(asked) == len(set(asked))
     assert set(launched) == set(asked)
+
+
+def test_past_tasks_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GEM's: the gradients and statistics of separate passes in float64, with all kernels compiled ahead."""
+    monkeypatch.setitem(MEMBERED, "tiny", lambda members, channels: ResNet(members, channels, (16, 32), 1, False, "in"))
+    monkeypatch.setattr(Model, "logits", Model.forward)
+    monkeypatch.setattr("mdcg.train.past.together", lambda model, compute: True)
+    dataset = toy_dataset([12] * 6, side=6, channels=3)
+    group = toy_group(dataset, "gem", [(0, 12, {}), (1, 12, {})], backbone="tiny", batch_size=8)
+    found = []
+    for precision, fused in (("fp32", True), ("fp64", False)):
+        machine = compute(DEVICE.type, precision)
+        trainer, state = Trainer(group, machine), states.fresh(group, machine)
+        for task in range(3):
+            state.task = task
+            states.begin_task(state, group)
+            if task < 2:
+                states.end_task(state, group)
+        draws = draw_epoch(group, state.memories, 2, 0).to(DEVICE)
+        batch = trainer.batch(draws, 0)
+        memory = batch.part(8, 16)
+        if fused:
+            asked, launched = noted(monkeypatch)
+            with kernels.use(True):
+                trainer.prepare(state, draws)
+                assert not launched
+                gradients = trainer.past(state).gradients(memory.images, memory.labels, None)
+                before = [buffer.clone() for buffer in state.model.statistics()]
+                trainer.train_step(state, draws, 0)
+            assert trainer.past(state).passes == [(2, 4)]
+            assert set(launched) <= set(asked)
+        else:
+            each = [trainer._gradient(state, memory.part(start, start + 4))[2] for start in (0, 4)]
+            gradients = torch.stack([torch.cat([part.flatten(1) for part in own], 1) for own in each], 1)
+            before = list(state.model.statistics())
+        found.append((gradients, before))
+    (ours, moved), (theirs, wanted) = found
+    for k, task in itertools.product(range(2), range(2)):
+        assert relative(ours[k, task], theirs[k, task]) < 2e-4
+    for statistic, reference in zip(moved, wanted, strict=True):
+        assert relative(statistic, reference) < 1e-5
+
+
+def noted(monkeypatch: pytest.MonkeyPatch) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
+    """From now on, the variants of kernels that are compiled, and those that are launched."""
+    asked: list[tuple[object, ...]] = []
+    launched: list[tuple[object, ...]] = []
+    for module in (conv, norm, walk):
+        for name in [
+            name for name in vars(module) if not name.startswith("_") and hasattr(vars(module)[name], "warmup")
+        ]:
+            monkeypatch.setattr(module, name, Noting(name, vars(module)[name], asked, launched))
+    return asked, launched
 
 
 class Noting:
@@ -253,6 +323,9 @@ COMPILER = textwrap.dedent(
     x = torch.zeros(2, 64, 32, 32, 4, dtype=torch.bfloat16 if half else torch.float32)[..., :3].permute(0, 1, 4, 2, 3)
     with kernels.use(True), torch.autocast("cpu", torch.bfloat16, enabled=half, cache_enabled=False):
         backbone.prepare(x, x[:, 32:])
+    from mdcg.kernels.pivot import complementary
+    for n in (1, 4, 9, 64):
+        launch.compile_ahead(lambda: complementary(torch.zeros(2, n, n).double(), torch.zeros(2, n).double(), 8 * n))
     print(len(shared), max(shared))
     """
 )

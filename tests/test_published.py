@@ -105,7 +105,7 @@ def test_gem_follows_the_solution_of_its_programme() -> None:
     for number in range(20):
         rng = np.random.default_rng(number)
         g, G = rng.normal(size=30), rng.normal(size=(1 + number % 4, 30)) - 0.1
-        ours = Gem().combine([torch.from_numpy(g)[None]], [[torch.from_numpy(row)[None]] for row in G])[0][0]
+        ours = Gem().combine(torch.from_numpy(g)[None], torch.from_numpy(G)[None])[0]
         wanted = g
         if (G @ g).min() < 0:
             Q = G @ G.T + RIDGE * np.eye(len(G))

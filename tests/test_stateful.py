@@ -129,8 +129,10 @@ def test_gdumb() -> None:
     plain.equals(trained(group))
 
 
-def test_gem() -> None:
+@pytest.mark.parametrize("together", [False, True])
+def test_gem(together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Past tasks' gradients from forward passes of their own; the programme solved by scipy."""
+    monkeypatch.setattr("mdcg.train.past.together", lambda model, compute: together)
     group = toy_group(toy_dataset(COUNTS), "gem", [(SEED, 14, {"strength": 0.3})])
     plain = PlainLoop(group)
     shares, turned = [5, 5, 4], 0

@@ -1,8 +1,8 @@
 """Fused kernels for GPUs, written in Triton: the same functions as the plain modules, in far fewer passes over memory.
 
 `conv`, `walk`, `norm` and `images` are the kernels, `tiles` says how much a program does at a time, `layer` launches
-them, `launch` compiles them ahead, `resnet` strings them together, forward and backward. Nothing here is imported
-before it is used: without Triton the plain modules do all the work.
+them, `launch` compiles them ahead, `resnet` strings them together, forward and backward. `pivot` is GEM's. Nothing here
+is imported before it is used: without Triton the plain modules do all the work.
 """
 
 from __future__ import annotations

@@ -44,15 +44,15 @@ def features(net: ResNet, images: Tensor) -> Tensor:
     return _infer(net, images)
 
 
-def prepare(net: ResNet, trained: Tensor, inferred: Tensor) -> None:
-    """Compile what training and inference with such images will launch."""
+def prepare(net: ResNet, trained: Tensor, inferred: Tensor | None) -> None:
+    """Compile what training and, if asked for, inference with such images will launch."""
 
     def train() -> None:
         trace = SimpleNamespace()
         _Training.backward(trace, _Training.forward(trace, net, trained, *net.parameters()))
 
     with torch.no_grad():
-        compile_ahead(train, lambda: _infer(net, inferred))
+        compile_ahead(train, *([] if inferred is None else [lambda: _infer(net, inferred)]))
 
 
 class _Training(torch.autograd.Function):

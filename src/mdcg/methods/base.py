@@ -143,10 +143,10 @@ class Method(BaseModel):
         """The images that the teacher is asked about."""
         return "memory"
 
-    def combine(self, gradient: list[Tensor], past: list[list[Tensor]]) -> list[Tensor]:
+    def combine(self, gradient: Tensor, past: Tensor) -> Tensor:
         """The gradient to follow, of one for the current images and one for the memory of each past task.
 
-        Each is a list of tensors, one for each parameter, with the leading axis K. `loss` gave all of them.
+        All parameters' gradients lie in one vector: (K, P) and (K, tasks, P) → (K, P). `loss` gave all of them.
         """
         raise NotImplementedError
 

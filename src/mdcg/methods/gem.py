@@ -11,15 +11,21 @@ of every past task, one after the other: with M images for T tasks, batch + (t �
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn import functional as F
 
+from mdcg import kernels
 from mdcg.methods.base import METHODS, Method, Step, cross_entropy
 
 RIDGE = 1e-3  # ε: keeps the programme well posed where gradients are parallel or vanish
+LARGEST = 64  # tasks whose programme a fused kernel can hold
+PIECE = 512  # numbers of a gradient that are multiplied at a time
 
 
 @METHODS.register("gem")
@@ -35,13 +41,9 @@ class Gem(Method):
     def loss(self, step: Step) -> Tensor:
         return cross_entropy(step.logits, step.labels)
 
-    def combine(self, gradient: list[Tensor], past: list[list[Tensor]]) -> list[Tensor]:
-        g = _flat(gradient)
-        weights = past_weights(g, torch.stack([_flat(own) for own in past], 1), self.strength)  # (K, tasks)
-        return [
-            sum((_across(weight, own) * own for weight, own in zip(weights.unbind(1), owns, strict=True)), start)
-            for start, *owns in zip(gradient, *past, strict=True)
-        ]
+    def combine(self, gradient: Tensor, past: Tensor) -> Tensor:
+        weights = past_weights(gradient, past, self.strength)  # (K, tasks)
+        return gradient + (weights[..., None] * past).sum(1)
 
 
 def past_weights(g: Tensor, G: Tensor, strength: Tensor | float) -> Tensor:
@@ -63,15 +65,23 @@ def complementary(M: Tensor, q: Tensor) -> Tensor:
     """z ≥ 0 with M z + q ≥ 0 and zᵀ(M z + q) = 0, for positive definite M: (K, n, n), (K, n) → (K, n).
 
     Murty's least-index principal pivoting: while an entry of q is negative, exchange the first such variable with its
-    slack. It ends for every such M, after 2ⁿ pivots at most and seldom more than 2n. For a CUDA graph every member
-    makes the same number of them; one that is at its end changes nothing any more.
+    slack. It ends for every such M: no set of exchanged variables comes twice, so that there are fewer than 2ⁿ pivots,
+    seldom more than 2n. For a CUDA graph every member makes the same number of them, unless a fused kernel makes them;
+    one that is at its end changes nothing any more.
     """
     n = q.shape[1]
+    limit = min(2**n - 1, 8 * n)
+    if kernels.in_use() and n <= LARGEST:
+        from mdcg.kernels.pivot import complementary as fused
+
+        return fused(M, q, limit)
     tableau = torch.cat([M, q[..., None]], 2)
     basic = torch.zeros_like(q, dtype=torch.bool)
     first = torch.arange(n, 0, -1, device=q.device)
-    for _ in range(min(2**n, 8 * n)):
+    for _ in range(limit):
         negative = tableau[..., -1] < 0
+        if not (q.is_cuda or negative.any()):  # there is no waiting for a CPU
+            break
         # One for the first negative entry, zero elsewhere; zero everywhere when there is none.
         rank = first * negative
         chosen = negative & (rank == rank.amax(1, keepdim=True))
@@ -86,15 +96,22 @@ def complementary(M: Tensor, q: Tensor) -> Tensor:
 
 
 def _products(g: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
-    """G g (K, tasks) and G Gᵀ (K, tasks, tasks); never in TF32."""
-    along = (G * g[:, None]).sum(2)
-    gram = torch.stack([(G * G[:, task, None]).sum(2) for task in range(G.shape[1])], 2)
-    return along.double(), gram.double()
+    """G g (K, tasks) and G Gᵀ (K, tasks, tasks): first of pieces, for no library is good at few and very long rows."""
+    rows = torch.cat([g[:, None], G], 1)
+    whole = F.pad(rows, (0, -rows.shape[2] % PIECE))
+    pieces = whole.unflatten(2, (-1, PIECE)).transpose(1, 2).flatten(0, 1)  # (K·pieces, 1 + tasks, PIECE)
+    with _full_precision():
+        products = pieces @ pieces.mT
+    sums = products.unflatten(0, (len(g), -1)).sum(1, dtype=torch.float64)
+    return sums[:, 1:, 0], sums[:, 1:, 1:]
 
 
-def _flat(gradient: list[Tensor]) -> Tensor:
-    return torch.cat([part.flatten(1) for part in gradient], 1)
-
-
-def _across(weight: Tensor, like: Tensor) -> Tensor:
-    return weight.view(-1, *[1] * (like.ndim - 1))
+@contextlib.contextmanager
+def _full_precision() -> Iterator[None]:
+    """No TF32: whether a task is harmed may hang on the last digits."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

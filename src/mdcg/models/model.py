@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -10,7 +12,8 @@ from torch import Tensor, nn
 from mdcg.draws import Purpose, stream
 from mdcg.models.backbones import build_backbone
 from mdcg.models.heads import HEADS, Head
-from mdcg.models.members import one_by_one
+from mdcg.models.members import BatchNorm2d, one_by_one
+from mdcg.models.stacked import Stacked
 
 
 class Model(nn.Module):
@@ -24,6 +27,28 @@ class Model(nn.Module):
         """The members' buffers, BatchNorm's running statistics above all; each has the leading axis K."""
         kept = self.state_dict(keep_vars=True)
         return [buffer for name, buffer in self.named_buffers() if name in kept]
+
+    def retained(self) -> list[float | None]:
+        """How much of itself each of `statistics` keeps as a batch moves it; all, 1, of a setting or a count.
+
+        None where that cannot be known: of a buffer of a user's own.
+        """
+        kept = self.state_dict(keep_vars=True)
+        return [_retained(self, name) for name, _ in self.named_buffers() if name in kept]
+
+    def repeated(self, times: int) -> Model:
+        """A model of `times`·K members: all of them as they are now, then all of them once more, and so on."""
+        wide = copy.deepcopy(self)
+        wide.seeds = self.seeds * times
+        for name, value in self.state_dict(keep_vars=True).items():
+            path, _, leaf = name.rpartition(".")
+            shape, member = (times * len(value), *value.shape[1:]), math.prod(value.shape[1:])
+            # In the same order in memory, which the fused kernels count on.
+            many = value.detach().new_empty_strided(shape, (member, *value.stride()[1:]))
+            many.unflatten(0, (times, len(value))).copy_(value.detach())
+            learned = isinstance(value, nn.Parameter)
+            setattr(wide.get_submodule(path), leaf, nn.Parameter(many, value.requires_grad) if learned else many)
+        return wide
 
     def grow(self, classes: int) -> None:
         """Make room for the next task's classes; new weights come from each member's own seed."""
@@ -50,6 +75,20 @@ class Model(nn.Module):
         with torch.autocast(features.device.type, enabled=False):
             logits: Tensor = self.head(features.to(self.head.classifier.weight.dtype))
         return logits
+
+
+def _retained(model: Model, name: str) -> float | None:
+    path, _, leaf = name.rpartition(".")
+    owner = model.get_submodule(path)
+    if isinstance(owner, Stacked):
+        if not owner.normalises_once:
+            return None
+        owner, leaf = owner.owner(leaf)
+    if isinstance(owner, Head) and leaf in owner.settings:
+        return 1
+    if isinstance(owner, BatchNorm2d | nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) and owner.momentum is not None:
+        return 1 if leaf == "num_batches_tracked" else 1 - owner.momentum
+    return None
 
 
 def build_model(

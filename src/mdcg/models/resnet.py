@@ -59,7 +59,7 @@ class ResNet(nn.Module):
     def basic_blocks(self) -> list[BasicBlock]:
         return [block for block in self.blocks if isinstance(block, BasicBlock)]
 
-    def prepare(self, trained: Tensor, inferred: Tensor) -> None:
+    def prepare(self, trained: Tensor, inferred: Tensor | None = None) -> None:
         """Have the kernels ready for such images, where they are in use."""
         if self._fused(trained):
             from mdcg.kernels.resnet import prepare

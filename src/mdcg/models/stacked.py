@@ -38,6 +38,7 @@ class Stacked(nn.Module):
         for name, value in buffers.items():
             self.register_buffer(_flat(name), value.clone())
         self.members = len(seeds)
+        self.normalises_once = True  # in a forward pass, by each BatchNorm
         self.features = self._count_features(shape)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -50,6 +51,11 @@ class Stacked(nn.Module):
 
         stacked: Tensor = vmap(one, randomness="error")(state, images)
         return stacked
+
+    def owner(self, key: str) -> tuple[nn.Module, str]:
+        """The module of the user's that holds this parameter or buffer, and the name that it has there."""
+        path, _, name = self.names[key].rpartition(".")
+        return self._pattern[0].get_submodule(path), name
 
     def _count_features(self, shape: tuple[int, int, int]) -> int:
         """Try the module on two blank images, with its statistics put back afterwards."""
@@ -65,6 +71,8 @@ class Stacked(nn.Module):
             ) from error
         with torch.no_grad():
             for name, buffer in self.named_buffers():
+                if self.names[name].endswith("num_batches_tracked") and (buffer - before[name] > 1).any():
+                    self.normalises_once = False
                 buffer.copy_(before[name])
         if out.ndim != 3:
             raise MdcgError(

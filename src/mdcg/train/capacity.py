@@ -56,6 +56,7 @@ def members_that_fit(group: Group, compute: Compute, meter: Meter | None = None)
             images = torch.zeros(1, EVAL_BATCH, *group.dataset.shape, device=compute.device, dtype=compute.dtype)
             state.model.eval().logits(images)
     each = max(1, meter.peak() - before)
+    trainer.forget_task()
     del state, draws, images
     return max(1, int(USABLE * meter.free() / each))
 

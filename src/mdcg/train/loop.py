@@ -22,6 +22,7 @@ from mdcg.train.evaluate import answers, evaluate
 from mdcg.train.graph import WARM_UP, GraphedSteps
 from mdcg.train.group import Group
 from mdcg.train.kept import keep
+from mdcg.train.past import Past, flat, parts
 from mdcg.train.precision import Compute
 from mdcg.train.signals import Stopped
 from mdcg.train.state import Row, State
@@ -93,6 +94,7 @@ class Trainer:
         self.graphs = device.type == "cuda" and not switched_off("MDCG_GRAPHS", "off")
         self._graph: GraphedSteps | None = None  # of the current task
         self._plain_steps = 0  # of the current task
+        self._past: Past | None = None  # of the current task
         self._save_again = 0.0  # not before this time
         self.method: Method = stack([member.method for member in group.members], device, compute.dtype)
 
@@ -101,15 +103,19 @@ class Trainer:
         try:
             self._train(state, tasks or self.group.training.tasks)
         finally:  # a graph holds on to its memory, its state and this trainer
-            self._graph, self._plain_steps = None, 0
+            self.forget_task()
         return state
+
+    def forget_task(self) -> None:
+        """Let go of what was made for the steps of one task."""
+        self._graph, self._past, self._plain_steps = None, None, 0
 
     def _train(self, state: State, tasks: int) -> None:
         with self.compute.settings(self.group.threads):
             while state.task < tasks and len(state.failures(self.group)) < len(self.group.members):
                 if not state.task_begun:
                     self.begin_task(state)
-                    self._graph, self._plain_steps = None, 0
+                    self.forget_task()
                     self._look(state, 0)
                 state.model.train()
                 self._train_epoch(state)
@@ -159,10 +165,14 @@ class Trainer:
         """Before a task's first step: let the backbone compile what it needs, all at once."""
         backbone = state.model.backbone
         if isinstance(backbone, ResNet):
-            x = self.batch(draws, 0).images
+            x, size = self.batch(draws, 0).images, self.group.training.batch_size
             with self.compute.autocast():
-                for images in {part.shape: part for part in x.split(draws.passes, 1)}.values():
-                    backbone.prepare(images, x[:, -self.group.training.batch_size :])
+                parts = x.split(draws.passes, 1)
+                if self.method.gradient_per_task and state.task:
+                    self.past(state).prepare(x[:, size:])
+                    parts = (x[:, :size],)
+                for images in {part.shape: part for part in parts}.values():
+                    backbone.prepare(images, x[:, -size:])
 
     def _plain_step(self, state: State, draws: EpochDraws, resting: bool) -> int:
         if not self._plain_steps:
@@ -196,15 +206,19 @@ class Trainer:
 
     def gradients(self, state: State, batch: Batch) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Loss (K,), logits of the current images, and the gradient of every parameter."""
-        past: list[list[Tensor]] = []
-        if self.method.gradient_per_task:
-            end = batch.current
-            for draw in self.group.memory_draws(state.task):
-                start, end = end, end + draw.size
-                past.append(self._gradient(state, batch.part(start, end))[2])
-            batch = batch.part(0, batch.current)
-        loss, logits, gradient = self._gradient(state, batch)
-        return loss, logits, self.method.combine(gradient, past) if past else gradient
+        if not (self.method.gradient_per_task and state.task):
+            return self._gradient(state, batch)
+        memory = batch.part(batch.current, batch.images.shape[1])
+        past = self.past(state).gradients(memory.images, memory.labels, state.teacher)
+        loss, logits, gradient = self._gradient(state, batch.part(0, batch.current))
+        return loss, logits, parts(self.method.combine(flat(gradient), past), gradient)
+
+    def past(self, state: State) -> Past:
+        """What gives the gradients of past tasks' memories; made by the first that asks for it in a task."""
+        if self._past is None or not self._past.is_of(state):
+            self._past = None  # before the next one takes as much memory
+            self._past = Past(state, self.group, self.compute)
+        return self._past
 
     def _gradient(self, state: State, batch: Batch) -> tuple[Tensor, Tensor, list[Tensor]]:
         loss, logits = self.forward(state, batch)
