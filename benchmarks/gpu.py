@@ -9,8 +9,8 @@ that end after them. A run is 20 epochs of 313 steps in each of 5 tasks, with it
 checkpoints. The eager loop is one member trained with plain PyTorch operations and without graphs, as one would
 write it. Prints a table and writes it, with the hardware and the versions, to the folder --out.
 
-The second form is for GEM, whose steps grow with the tasks: one step in a task, with all past tasks of equal memory in one
-pass or, with --apart, in a pass each. It only prints.
+The second form is for GEM, whose steps grow with the tasks: a step of one task, with past tasks in as few passes as may
+be or, with --apart, in a pass each. It only prints.
 """
 
 from __future__ import annotations

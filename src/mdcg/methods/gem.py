@@ -5,8 +5,9 @@ followed as it is. Any other is replaced by g + Gᵀv, where v solves the dual o
 
     min ½ vᵀ(G Gᵀ + ε) v + (G g)ᵀ v   over   v ≥ γ.
 
-γ = 0 gives that projection; more favours the past. A step costs a forward and a backward pass over the whole memory
-of every past task, one after the other: with M images for T tasks, batch + (t − 1) M / T images in task t.
+γ = 0 gives that projection; more favours the past. A step sees the whole memory of every past task, each a batch of its
+own: with M images for T tasks, batch + (t − 1) M / T images in task t. On a GPU past tasks with equally many images
+share one forward and backward pass (`mdcg.train.past`).
 """
 
 from __future__ import annotations
