@@ -21,8 +21,9 @@ from scipy import stats
 
 from mdcg import metrics, paper
 from mdcg.errors import MdcgError
+from mdcg.experiments.record import Record
 from mdcg.experiments.spec import RunSpec
-from mdcg.experiments.store import Record, read_record
+from mdcg.experiments.store import read_record
 from mdcg.methods import METHODS
 from mdcg.models import HEADS
 from mdcg.report.export import csv_table, latex, latex_text, markdown

@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from mdcg.experiments.display import duration
+from mdcg.experiments.record import Record
 from mdcg.experiments.spec import RunSpec
-from mdcg.experiments.store import Record
 from mdcg.experiments.sweep import Cell, Job, Planned, Undone
 from mdcg.methods import METHODS
 from mdcg.metrics import mean_std
