@@ -120,3 +120,9 @@ def toy_group(
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
+
+
+def published_settings(method: str) -> dict[str, Any]:
+    """The fields that `--preset published` sets; passes and epochs belong to the run."""
+    kind = METHODS[method]
+    return {name: value for name, value in kind.published.items() if name in kind.model_fields}

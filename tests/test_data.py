@@ -22,7 +22,7 @@ from PIL import Image
 
 from mdcg.data import cache, load, verify
 from mdcg.data.cifar import CIFAR10, CIFAR100, Cifar
-from mdcg.data.load import CIFAR_PIXELS, PUBLISHED, TINY_PIXELS
+from mdcg.data.load import CIFAR10_PIXELS, PUBLISHED, TINY_PIXELS
 from mdcg.data.tinyimagenet import TINYIMAGENET, TinyImageNet, _digest, _wanted
 from mdcg.errors import MdcgError
 
@@ -82,7 +82,7 @@ def small_cifar(
     name = request.param
     original, classes = (CIFAR10, 10) if name == "cifar10" else (CIFAR100, 100)
     made, train = write_cifar(tmp_path, original, classes, 2 * classes)
-    monkeypatch.setitem(PUBLISHED, name, (made, CIFAR_PIXELS))
+    monkeypatch.setitem(PUBLISHED, name, (made, CIFAR10_PIXELS))
     return name, made, train, tmp_path
 
 
@@ -234,17 +234,19 @@ def test_download(server: str, small_cifar: Small, tmp_path: Path, monkeypatch: 
     online = dataclasses.replace(made, url=f"{server}/{made.archive}", md5=md5)
     target = tmp_path / "fetched"
     target.mkdir()
-    monkeypatch.setitem(PUBLISHED, name, (dataclasses.replace(online, md5="0" * 32), CIFAR_PIXELS))
+    monkeypatch.setitem(PUBLISHED, name, (dataclasses.replace(online, md5="0" * 32), CIFAR10_PIXELS))
     with pytest.raises(MdcgError, match="cannot download"):
         load(name, target, download=True)
     assert not list(target.iterdir())  # nothing half or wrong is left
-    monkeypatch.setitem(PUBLISHED, name, (online, CIFAR_PIXELS))
+    monkeypatch.setitem(PUBLISHED, name, (online, CIFAR10_PIXELS))
     with pytest.raises(MdcgError, match=f"run 'mdcg data get {name} --data {target}' first"):
         load(name, target)  # a folder that was named is not written to unasked
     load(name, target, download=True)
     check_cifar(name, online, train, target)
     assert (target / made.archive).exists()
-    monkeypatch.setitem(PUBLISHED, name, (dataclasses.replace(made, url="http://127.0.0.1:9/no.tar.gz"), CIFAR_PIXELS))
+    monkeypatch.setitem(
+        PUBLISHED, name, (dataclasses.replace(made, url="http://127.0.0.1:9/no.tar.gz"), CIFAR10_PIXELS)
+    )
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(MdcgError, match=r"check the connection, or put no.tar.gz into"):

@@ -83,7 +83,7 @@ def test_runs_that_can_train_together_do(cli: Cli, runs: Path, tmp_path: Path) -
 
 def test_what_there_is(cli: Cli) -> None:
     paper = {"bias", "tradeoff", "floats", "gradients", "head-time", "head-growth", "sigmoid", "drift", "margin"}
-    assert set(FIGURES.names()) == paper | {"forgetting", "confusion", "embedding"}
+    assert set(FIGURES.names()) == paper | {"forgetting", "confusion", "embedding", "gates"}
     listed = cli("figure", "--list").out
     assert all(name in listed and FIGURES[name].summary() in " ".join(listed.split()) for name in FIGURES.names())
 
@@ -98,6 +98,7 @@ def test_what_there_is(cli: Cli) -> None:
         (("figure", "drift", *SMALL, "--set", "lambda=1"), "unknown setting"),
         (("figure", "drift", *SMALL, "--methods", "replya"), "unknown method 'replya'; did you mean 'replay'?"),
         (("figure", "gradients", *SMALL, "--methods", "replay"), "the probe gradients cannot look at replay: it"),
+        (("figure", "gates", *SMALL, "--methods", "replay"), "the probe gates cannot look at replay: its head has no"),
         (("figure", "drift", *SMALL, "--memory", "3"), "a memory of 3 cannot hold one image of each"),
         (("figure", "sigmoid", *SMALL, "--methods", "replay"), "sigmoid varies gamma and beta, which replay does not"),
         (
@@ -126,21 +127,21 @@ def test_memory_sizes_are_not_averaged_as_if_they_were_seeds(cli: Cli, name: str
     assert not runs.exists()
 
 
-@pytest.mark.parametrize("name", ["bias", "confusion", "drift", "embedding", "floats", "forgetting", "margin"])
+@pytest.mark.parametrize("name", ["bias", "confusion", "drift", "embedding", "floats", "forgetting", "gates", "margin"])
 def test_nor_are_settings(cli: Cli, name: str, runs: Path) -> None:
     words = ("figure", name, *SMALL, "--set", "lam=1,0.5", "--runs", runs)
     assert f"the figure {name} shows one value of lam, not 2; give one." in cli(*words).sentence()
     assert not runs.exists()
 
 
-@pytest.mark.parametrize("name", ["bias", "gradients", "margin", "sigmoid", "tradeoff"])
+@pytest.mark.parametrize("name", ["bias", "gates", "gradients", "margin", "sigmoid", "tradeoff"])
 def test_nor_methods(cli: Cli, name: str, runs: Path) -> None:
     words = ("figure", name, *SMALL, "--methods", "der,md-cg", "--runs", runs)
     assert f"the figure {name} shows one method, not 2; name one." in cli(*words).sentence()
     assert not runs.exists()
 
 
-@pytest.mark.parametrize("name", ["bias", "drift", "embedding", "gradients", "margin", "sigmoid", "tradeoff"])
+@pytest.mark.parametrize("name", ["bias", "drift", "embedding", "gates", "gradients", "margin", "sigmoid", "tradeoff"])
 def test_what_needs_a_second_task(cli: Cli, name: str, runs: Path) -> None:
     words = ("figure", name, "--scenario", "digits-1", "--memory", "30", "--runs", runs)
     said = f"the figure {name} needs 2 tasks, and digits-1 has fewer; name another scenario."
@@ -178,10 +179,10 @@ def test_figures_in_a_report(cli: Cli, runs: Path, tmp_path: Path) -> None:
         "quiet": True,
     }
     mdcg.compare(methods=["naive", "md-cg"], seeds=range(2), probes=["drift"], **asked)
-    mdcg.run(method="md-cg", set={"lam": 0.5}, **asked)
+    mdcg.run(method="md-cg", set={"lam": 0.5}, probes=["gates"], **asked)
     assert cli("report", runs, "--out", tmp_path / "report").code == 0
     page = (tmp_path / "report" / "index.html").read_text()
-    for name in ("drift", "forgetting"):
+    for name in ("drift", "forgetting", "gates"):
         assert f'<figure id="figure-{name}"><img alt="' in page
     assert 'id="figure-bias"' not in page  # nobody measured that
     assert "4 runs on digits-2: md-cg (lam 0.25" in page  # and not those with another λ

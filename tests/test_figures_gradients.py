@@ -157,7 +157,7 @@ def test_channels_without_a_gradient_are_left_out() -> None:
 
 def test_methods_that_keep_no_logits_are_refused() -> None:
     with pytest.raises(MdcgError, match="the probe gradients cannot look at replay: it keeps no logits"):
-        made(["gradients"], {"replay": METHODS["replay"]()})
+        made(["gradients"], {("replay", "incremental"): METHODS["replay"]()})
 
 
 def test_figure(tmp_path: Path) -> None:

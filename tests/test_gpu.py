@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from mdcg.train.loop import Trainer
 from mdcg.train.precision import compute
 from mdcg.train.signals import Stopped
 from mdcg.train.state import Row, State
-from tests.conftest import Cli, toy_dataset, toy_group
+from tests.conftest import Cli, published_settings, toy_dataset, toy_group
 from tests.test_probes import probes_for
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -97,6 +98,21 @@ def test_fused_gradients_are_as_good_as_those_of_plain_kernels(precision: str, m
 def test_graphs_give_the_bits_of_plain_steps(precision: str) -> None:
     """Of the fused kernels, that is: cuDNN may add in another order each time."""
     group, machine = images(3), compute("cuda", precision)
+    plain, graphed = Trainer(group, machine), Trainer(group, machine)
+    plain.graphs = False
+    wanted, got = plain.train(states.fresh(group, machine)), graphed.train(states.fresh(group, machine))
+    same = {name: torch.equal(got.model.state_dict()[name], value) for name, value in wanted.model.state_dict().items()}
+    assert all(same.values()), [name for name, equal in same.items() if not equal]
+    assert got.history == wanted.history
+
+
+@pytest.mark.parametrize("method", ["er-ace", "er-lode", "ss-il", "ld"])
+def test_graphs_give_the_bits_of_plain_steps_with_two_passes(method: str) -> None:
+    """Memory images in forward passes of their own, of other sizes than the current ones', as published."""
+    who = [(seed, 40 + 20 * seed, published_settings(method)) for seed in range(3)]
+    dataset = toy_dataset([320] * 4, side=32, channels=3)
+    words: dict[str, Any] = {"tasks": 2, "backbone": "resnet20", "batch_size": 32, "epochs": 2, "rate": 0.01}
+    group, machine = toy_group(dataset, method, who, passes="separate", **words), compute("cuda", "bf16")
     plain, graphed = Trainer(group, machine), Trainer(group, machine)
     plain.graphs = False
     wanted, got = plain.train(states.fresh(group, machine)), graphed.train(states.fresh(group, machine))

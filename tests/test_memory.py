@@ -87,17 +87,17 @@ def test_odd_places_to_one_class(classes: int, batch: int, seed: int) -> None:
         assert sorted(np.bincount(row, minlength=classes)) == [each] * (classes - 1) + [each + batch % classes]
 
 
-@given(arrivals, st.integers(1, 80), st.integers(1, 80), st.integers(0, 10**6))
-def test_a_smaller_memory_within(tasks: list[list[int]], size: int, within: int, seed: int) -> None:
+@given(arrivals, st.integers(1, 80), st.integers(1, 40), st.integers(0, 10**6))
+def test_whole_batches_of_one_round(tasks: list[list[int]], size: int, batch: int, seed: int) -> None:
+    """No image twice where the memory is at least a batch, fewer than a batch left out; else every image."""
     memory, _ = filled(tasks, size, seed)[-1]
     if not len(memory):
         return
-    epochs = [memory.draw(100, Draw(3, within=within), np.random.default_rng([seed, epoch])) for epoch in range(2)]
-    used = {int(i) for drawn in epochs for i in drawn.flatten()}
-    assert len(used) <= min(within, len(memory))
-    for kept in memory.kept.values():
-        mine = [int(i) in used for i in kept]
-        assert mine == sorted(mine, reverse=True)  # the first ones, which a smaller memory would have kept
+    found = memory.rounds(Draw(batch, once=True), np.random.default_rng(seed))
+    used = set(found.flatten().tolist())
+    assert used <= set(memory.indices().tolist())
+    assert found.shape == (max(1, len(memory) // batch), batch)
+    assert len(used) == (found.size if len(memory) >= batch else len(memory))
 
 
 @given(st.integers(1, 6), st.integers(12, 60), st.integers(0, 10**6))

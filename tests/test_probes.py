@@ -15,6 +15,7 @@ import torch
 
 import mdcg
 from mdcg.experiments.store import MEASURED, RESULT
+from mdcg.models import HEADS
 from mdcg.probes import PROBES, Measured, Probe, Sight, Watch
 from mdcg.train import state as states
 from mdcg.train.group import Group
@@ -52,9 +53,10 @@ def group_of(method: str, members: list[tuple[int, int, dict[str, Any]]] = MEMBE
 
 
 def probes_for(group: Group) -> dict[str, Probe]:
-    """All that can look at the group's method, and one that looks between epochs too."""
-    known = {name: PROBES[name]() for name in PROBES.names()}
-    return {name: probe for name, probe in known.items() if probe.unsuited(group.method) is None} | {"norm": Norm()}
+    """All that can look at the group's method and head, and one that looks between epochs too."""
+    known, head = {name: PROBES[name]() for name in PROBES.names()}, HEADS[group.training.head]
+    suited = {name: probe for name, probe in known.items() if probe.unsuited(group.method, head) is None}
+    return suited | {"norm": Norm()}
 
 
 def trained(group: Group, probes: dict[str, Probe]) -> State:

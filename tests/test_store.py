@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,31 @@ import torch
 from mdcg.errors import MdcgError
 from mdcg.experiments import Store
 from mdcg.experiments.environment import Environment, environment, revision_of, source
+from mdcg.experiments.recipe import make_recipe
 from mdcg.experiments.record import FORMAT, UPGRADES, NewerFormat
+from mdcg.experiments.spec import RunSpec
 from mdcg.experiments.store import read_record
 from mdcg.train.loop import Trainer
 from mdcg.train.precision import compute
-from tests.conftest import Cli
+from tests.conftest import Cli, toy_dataset
 
 FORMAT_1 = Path(__file__).parent / "format-1" / "digits-2_md-cg_m20_s3_aa2c7fded1"  # written when that was the newest
 ASKED_THEN = ["run", "--scenario", "digits-2", "--method", "md-cg", "--memory", 20, "--epochs", 2]
 ASKED_THEN += ["--evaluate-every", 1, "--seeds", 3, "--precision", "auto"]
+FINGERPRINT = "aa0963583893cded59cde9a7f0d37f90"  # of CIFAR-10
+#: Runs of an earlier version, as they are in results/: what asks for them now, and their names.
+OLDER: list[tuple[str, dict[str, Any], str]] = [
+    ("naive", {}, "c10-5_naive_m0_s0_31ad31fb59"),
+    ("cumulative", {}, "c10-5_cumulative_m0_s0_0b6511600e"),
+    ("replay", {}, "c10-5_replay_m500_s0_da8039505a"),
+    ("der", {}, "c10-5_der_m500_s0_c907b4a2a4"),
+    ("gdumb", {}, "c10-5_gdumb_m500_s0_1aa18945e4"),
+    ("rpc", {}, "c10-5_rpc_m500_s0_a57897d414"),
+    ("ss-il", {}, "c10-5_ss-il_m500_s0_e67b7a1c63"),
+    ("er-lode", {}, "c10-5_er-lode_m500_s0_c935b30cef"),
+    ("er-ace", {"set": {"current_in_memory": False}}, "c10-5_er-ace_m500_s0_dfaffa87e8"),
+    ("md-cg", {"set": {"divergence": "student-teacher"}}, "c10-5_md-cg_m500_s0_e4ca160665"),
+]
 QUICK = ["run", "--scenario", "digits-2", "--epochs", 1, "--method", "naive"]
 
 
@@ -42,13 +59,56 @@ def test_a_result_of_format_1() -> None:
     for name in ("sizes", "order", "class_names", "correct", "total", "history", "seconds", "members"):
         assert getattr(record, name) == old[name], name
     assert {str(key): value for key, value in record.memory.items()} == old["memory"]
-    assert record.spec.model_dump() == old["spec"]
+    assert record.spec.model_dump() == {**old["spec"], "passes": "joint"}
     assert record.as_json()["R"] == old["R"]
     said, was = record.environment, old["environment"]
     assert said.versions.model_dump() == {name: was[name] for name in ("mdcg", "torch", "numpy", "python")}
     assert (said.platform, said.precision, said.finished) == (was["platform"], was["precision"], was["finished"])
     assert (was["device"], said.device) == ("cpu (1 threads)", "cpu (1 thread)")
     assert (said.source, said.peak_memory, said.hardware.ram) == (None, None, None)
+
+
+def named(method: str, **words: Any) -> str:
+    """The name of a run on C10-5, memory 500, seed 0."""
+    dataset = replace(toy_dataset([4] * 10, side=32, channels=3), name="cifar10", fingerprint=FINGERPRINT)
+    recipe = make_recipe(scenario="c10-5", method=method, memory=500, precision="bf16", **words)
+    return recipe.resolve(dataset)[0].name
+
+
+@pytest.mark.parametrize(("method", "words", "name"), OLDER)
+def test_older_results_count_where_nothing_has_changed(method: str, words: dict[str, Any], name: str) -> None:
+    """Settings that came later do not change a name while they have the value that says what was done before."""
+    assert named(method, **words) == name
+
+
+@pytest.mark.parametrize("method", ["md", "md-cg", "er-ace", "ld"])
+def test_older_results_do_not_pass_for_new_ones(method: str) -> None:
+    """Defaults that changed: the divergence of MD, MD-CG and LD, and what is in ER-ACE's memory."""
+    assert named(method) not in {name for _, _, name in OLDER}
+
+
+def test_a_dataset_whose_pixels_changed() -> None:
+    """CIFAR-100 is normalised by its own statistics since format 2; other datasets' runs stay what they are."""
+    cifar = replace(toy_dataset([4] * 20, side=32, channels=3), name="cifar100")
+    words = {"method": "replay", "memory": 100}
+    (new,) = make_recipe(scenario="c100-10", **words).resolve(cifar)
+    assert new.format == 2
+    assert new.model_copy(update={"format": 1}).name != new.name
+    (other,) = make_recipe(scenario="c10-5", **words).resolve(replace(cifar, name="cifar10"))
+    assert other.format == 1
+
+
+def test_a_setting_that_came_later_is_read_into_older_results() -> None:
+    """`result.json` of ER-LODE did not say whether its loss was halved: it was not."""
+    dataset = replace(toy_dataset([4] * 10, side=32, channels=3), name="cifar10", fingerprint=FINGERPRINT)
+    (spec,) = make_recipe(scenario="c10-5", method="er-lode", memory=500).resolve(dataset)
+    content = spec.model_dump(exclude={"passes"})
+    del content["hyperparameters"]["halved"]
+    assert RunSpec.model_validate(content) == spec
+    (halved,) = make_recipe(scenario="c10-5", method="er-lode", memory=500, set={"halved": True}).resolve(dataset)
+    assert halved.name != spec.name
+    (apart,) = make_recipe(scenario="c10-5", method="er-lode", memory=500, passes="separate").resolve(dataset)
+    assert len({spec.name, halved.name, apart.name}) == 3
 
 
 def test_a_gpu_of_format_1() -> None:
@@ -60,7 +120,8 @@ def test_a_gpu_of_format_1() -> None:
 def test_a_run_of_format_1_counts_as_finished(cli: Cli, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(FORMAT_1, runs / FORMAT_1.name)
     monkeypatch.setattr(Trainer, "train", lambda *told: pytest.fail("trained again"))
-    answer = cli(*ASKED_THEN, "--out", runs)
+    # MD's divergence was then the other one.
+    answer = cli(*ASKED_THEN, "--set", "divergence=student-teacher", "--out", runs)
     assert answer.code == 0
     assert "already finished" in answer.err
     assert "cpu (1 thread)" in cli("show", FORMAT_1.name, "--out", runs).out

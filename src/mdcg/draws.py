@@ -15,6 +15,7 @@ import numpy.typing as npt
 from mdcg.errors import MdcgError
 
 Ints = npt.NDArray[np.int64]
+WHOLE_TASK = 2**32 - 1  # in place of an epoch: drawn once for all of a task's
 
 
 class Purpose(IntEnum):
@@ -30,6 +31,7 @@ class Purpose(IntEnum):
     REPLAY = 8
     HOLD_OUT = 9
     TEST_SPLIT = 10
+    KEEP_SECOND = 11
 
 
 def stream(seed: int, purpose: Purpose, task: int = 0, epoch: int = 0) -> np.random.Generator:

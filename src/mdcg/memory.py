@@ -17,9 +17,11 @@ class Draw:
     """One batch that every step takes from memory."""
 
     size: int
-    within: int | None = None  # from as many images as a memory of this size would hold
     odd_to_one: bool = False  # places that cannot be shared evenly all go to one class
     classes: range | None = None  # all images of these classes; places left are filled with some once more
+    once: bool = False  # batches and their views are drawn once per task and then repeated, see `Memory.rounds`
+    second: bool = False  # from the second memory, of a method that has one
+    joins: bool = False  # goes through the network with the current images, where other draws have their own pass
 
 
 @dataclass
@@ -37,6 +39,7 @@ class Memory:
 
     size: int
     kept: dict[int, Ints] = field(default_factory=dict)
+    second: Memory | None = None  # another one beside it, of a method that has two
 
     def __len__(self) -> int:
         return sum(len(indices) for indices in self.kept.values())
@@ -60,9 +63,7 @@ class Memory:
         """
         if draw.classes is not None:
             return self._all_of(draw.classes, steps, draw.size, rng)
-        # The same images in every epoch: odd places of the smaller memory are not drawn anew.
-        kept = self.kept if draw.within is None else _shared_out(self.kept, draw.within, np.random.default_rng(0))
-        classes = [indices for indices in kept.values() if len(indices)]
+        classes = [indices for indices in self._source(draw).kept.values() if len(indices)]
         if not classes:
             raise ValueError("an empty memory has no batch to give")
         rank = np.argsort(rng.random((steps, len(classes))), axis=1)  # a random order of the classes per step
@@ -74,6 +75,21 @@ class Memory:
             places = class_of_place == number
             drawn[places] = indices[shuffled_cycles(len(indices), int(places.sum()), rng)]
         return drawn
+
+    def rounds(self, draw: Draw, rng: np.random.Generator) -> Ints:
+        """Indices (batches, size): all images held, shuffled and cut into whole batches; what is left over is left out.
+
+        A memory smaller than one batch gives one, in which images come again.
+        """
+        held = self._source(draw).indices()
+        count = max(1, len(held) // draw.size)
+        return held[shuffled_cycles(len(held), count * draw.size, rng)].reshape(count, draw.size)
+
+    def _source(self, draw: Draw) -> Memory:
+        if not draw.second:
+            return self
+        assert self.second is not None, "a draw from a second memory needs one"
+        return self.second
 
     def _all_of(self, classes: range, steps: int, size: int, rng: np.random.Generator) -> Ints:
         """Every image as often as places allow; those that get one more are drawn anew in each step."""

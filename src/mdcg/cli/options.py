@@ -39,6 +39,11 @@ SHARED = {
     "evaluate_every": option(int | None, help="Also evaluate every so many epochs."),
     "image_size": option(int | None, help="Side in pixels to which a folder's images are resized.  [default: 32]"),
     "augmentation": option(str | None, help="paper or published, of Tiny-ImageNet.  [default: as --preset]"),
+    "passes": option(
+        str | None,
+        help="joint: memory images go through the network with the current ones; separate: by themselves, with "
+        "BatchNorm's statistics of their own.  [default: joint, or as --preset]",
+    ),
     "device": option(str | None, help="auto, cpu or cuda.  [default: auto]"),
     "precision": option(str | None, help="auto, fp32, tf32, bf16 or fp64.  [default: auto]"),
     "out": option(Path | None, help="Folder for runs.  [default: runs]"),

@@ -23,6 +23,7 @@ def sweep(
     recipe: Annotated[Path, typer.Argument(help="A YAML recipe with axes, for instance recipes/quick.yaml.")],
     only: Annotated[list[str] | None, typer.Option(help="Only these, as method=md-cg,replay,memory=500.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds in place of the recipe's, for instance 0-4.")] = None,
+    preset: Annotated[str | None, typer.Option(help="paper or published, in place of the recipe's.")] = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Show what would run and how long it may take; run nothing.")
     ] = False,
@@ -41,7 +42,7 @@ def sweep(
     from mdcg.api import Sweep
     from mdcg.report.sweep import caption, sweep_json, sweep_table
 
-    asked = {"seeds": seeds, "out": out, "data": data, "device": device, "precision": precision}
+    asked = {"seeds": seeds, "preset": preset, "out": out, "data": data, "device": device, "precision": precision}
     given = {key: value for key, value in asked.items() if value is not None}
     work = Sweep.read(
         recipe, only=_wanted(only or []), members=members, log=tuple(log or ()), probes=tuple(probe or ()), **given

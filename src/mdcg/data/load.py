@@ -55,12 +55,13 @@ class Pixels(NamedTuple):
     std: tuple[float, ...] | None = None
 
 
-CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
-CIFAR_PIXELS = Pixels(4, True, CIFAR_MEAN, CIFAR_STD)
+CIFAR10_MEAN, CIFAR10_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+CIFAR10_PIXELS = Pixels(4, True, CIFAR10_MEAN, CIFAR10_STD)
+CIFAR100_PIXELS = Pixels(4, True, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 TINY_PIXELS = Pixels(8, True, (0.4802, 0.4481, 0.3975), (0.2764, 0.2689, 0.2816))
 PUBLISHED: dict[str, tuple[Published, Pixels]] = {
-    "cifar10": (CIFAR10, CIFAR_PIXELS),
-    "cifar100": (CIFAR100, CIFAR_PIXELS),
+    "cifar10": (CIFAR10, CIFAR10_PIXELS),
+    "cifar100": (CIFAR100, CIFAR100_PIXELS),
     "tinyimagenet": (TINYIMAGENET, TINY_PIXELS),
 }
 

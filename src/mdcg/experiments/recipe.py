@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,13 +15,14 @@ from mdcg.errors import MdcgError, unknown
 from mdcg.experiments import presets
 from mdcg.experiments.presets import Preset
 from mdcg.experiments.protocol import protocol
-from mdcg.experiments.spec import RunSpec
+from mdcg.experiments.spec import RunSpec, format_of
 from mdcg.experiments.words import number, parse_seeds, read_value
 from mdcg.methods import METHODS
 from mdcg.methods.base import Value
 from mdcg.models import HEADS
 from mdcg.models.backbones import backbone_names
 from mdcg.scenario import canonical, parse, task_sizes
+from mdcg.train.group import Passes
 from mdcg.train.precision import PRECISIONS
 
 
@@ -54,6 +56,7 @@ class Recipe(BaseModel):
     evaluate_every: int = Field(0, ge=0)
     image_size: int | None = None
     augmentation: Preset | None = None
+    passes: Passes | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
     out: Path = Path("runs")
     data: Path | None = None
@@ -224,9 +227,11 @@ class Recipe(BaseModel):
                 f"--augmentation out for {self.scenario}.",
                 about="augmentation",
             )
-        given = {key: value for key, value in chosen.items() if key in kind.model_fields}
+        preset: Mapping[str, Any] = kind.published if published else {}
+        given = {key: value for key, value in {**preset, **chosen}.items() if key in kind.model_fields}
+        replays = kind.uses_memory and kind.trains_on != "memory" and not kind.gradient_per_task
         try:
-            method = kind(**{**kind.tuned(self.scenario, memory), **(kind.published if published else {}), **given})
+            method = kind(**{**kind.tuned(self.scenario, memory), **given})
         except ValidationError as error:
             field = error.errors()[0]["loc"]
             raise MdcgError(
@@ -235,6 +240,7 @@ class Recipe(BaseModel):
         settings = {key: default for key, (default, _) in HEADS[head].settings.items()}
         settings |= {key: number(key, value) for key, value in chosen.items() if key in settings}
         return RunSpec(
+            format=format_of(self.scenario),
             scenario=self.scenario,
             fingerprint=dataset.fingerprint,
             image_size=dataset.shape[1] if dataset.name.startswith(FOLDER) else None,
@@ -244,7 +250,7 @@ class Recipe(BaseModel):
             head=head,
             head_settings=settings,
             backbone=self.backbone or backbone,
-            epochs=self.epochs or usual.epochs,
+            epochs=self.epochs or preset.get("epochs", usual.epochs),
             batch_size=self.batch_size or usual.batch_size,
             rate=self.rate or usual.rate,
             momentum=usual.momentum if self.momentum is None else self.momentum,
@@ -252,6 +258,7 @@ class Recipe(BaseModel):
             hold_out=self.hold_out,
             evaluate_every=self.evaluate_every,
             augmentation=augmentation if dataset.name == presets.OTHER_PIXELS else "paper",
+            passes=(self.passes or preset.get("passes", "joint")) if replays else "joint",
             seed=seed,
         )
 

@@ -121,7 +121,7 @@ def train(
 
 def probes_for(store: Store, specs: Sequence[RunSpec]) -> Watch:
     """Those of the store, if they can look at these runs; or say why not."""
-    return Watch(made(store.probes, {spec.method: spec.built_method() for spec in specs}))
+    return Watch(made(store.probes, {(spec.method, spec.head): spec.built_method() for spec in specs}))
 
 
 def _too_large(spec: RunSpec) -> str:

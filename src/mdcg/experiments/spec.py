@@ -5,17 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 from mdcg.experiments.presets import Preset
 from mdcg.methods import METHODS, Method
 from mdcg.methods.base import Value, shared_settings
 from mdcg.scenario import parse
-from mdcg.train.group import Member, Training
+from mdcg.train.group import Member, Passes, Training
 
-FORMAT = 1  # part of a run's identity: raise it when a change alters what runs compute
+# Part of a run's identity: raised when a change alters what runs compute, for the datasets that it concerns.
+FORMATS = {"cifar100": 2}  # 2: normalised by its own statistics, not by CIFAR-10's
+FIRST_FORMAT = 1
+ADDED = {"passes": "joint"}  # settings that came later, as `Method.added`
 
 
 class RunSpec(BaseModel):
@@ -23,7 +27,7 @@ class RunSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: int = FORMAT
+    format: int = FIRST_FORMAT
     scenario: str
     fingerprint: str  # of the dataset's content
     image_size: int | None
@@ -41,10 +45,21 @@ class RunSpec(BaseModel):
     hold_out: float
     evaluate_every: int
     augmentation: Preset = "paper"
+    passes: Passes = "joint"
     seed: int
 
+    @field_validator("hyperparameters")
+    @classmethod
+    def _with_later_ones(cls, value: dict[str, Value], info: ValidationInfo) -> dict[str, Value]:
+        """Of older results, which do not name the settings that came later."""
+        return {**_added(info.data.get("method", "")), **value}
+
     def digest(self) -> str:
-        return _digest(self.model_dump())
+        """Settings that came later count only where they are not as before: older results keep their names."""
+        content = {key: value for key, value in self.model_dump().items() if (key, value) not in ADDED.items()}
+        later = _added(self.method).items()
+        own = {key: value for key, value in self.hyperparameters.items() if (key, value) not in later}
+        return _digest({**content, "hyperparameters": own})
 
     @property
     def name(self) -> str:
@@ -71,6 +86,7 @@ class RunSpec(BaseModel):
             momentum=self.momentum,
             hold_out=self.hold_out,
             evaluate_every=self.evaluate_every,
+            passes=self.passes,
         )
 
     def group_key(self) -> str:
@@ -96,6 +112,15 @@ class RunSpec(BaseModel):
             "seeds": [self.seed],
             "set": {**self.hyperparameters, **self.head_settings},
         }
+
+
+def format_of(scenario: str) -> int:
+    """Of runs that are made now."""
+    return FORMATS.get(parse(scenario)[0], FIRST_FORMAT)
+
+
+def _added(method: str) -> Mapping[str, Value]:
+    return METHODS[method].added if method in METHODS.names() else {}
 
 
 def _digest(content: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from mdcg.figures import (  # noqa: F401 (each registers its own)
     embedding,
     floats,
     forgetting,
+    gates,
     gradients,
     head_growth,
     head_time,

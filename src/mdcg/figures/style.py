@@ -17,7 +17,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from mdcg.metrics import Matrix
 
@@ -27,6 +27,8 @@ MAP = "cividis"
 DIVERGING = "PuOr"  # of what lies on either side of zero: the middle is white
 GREY = "0.45"
 MANY = 12  # tasks, whose names would no longer stand side by side
+POWERS = 6  # of ten, which stand above each other beside a panel
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")  # formulas are not set, see `text.parse_math`
 RC: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 9,
@@ -196,6 +198,27 @@ def training_axis(ax: Axes, tasks: int, epochs: int, first: int = 1) -> None:
             fontsize=7.5,
             color=GREY,
         )
+
+
+def powers_of_ten(ax: Axes, values: Sequence[float]) -> None:
+    """The y axis is logarithmic, from one power of ten to another around these values; zero has a place of its own."""
+    found = np.array(values, float)
+    if not (positive := found[found > 0]).size:
+        ax.set_ylim(bottom=0)
+        return
+    low, high = math.floor(np.log10(positive.min())), math.floor(np.log10(positive.max())) + 1
+    labels: dict[float, str] = {}
+    if zero := bool((found == 0).any()):
+        ax.set_yscale("symlog", linthresh=10.0**low, linscale=0.5)
+        labels[0.0] = "0"
+    else:
+        ax.set_yscale("log")
+    labels |= {
+        10.0**power: f"10{str(power).translate(RAISED)}" for power in range(low, high + 1, -(-(high - low) // POWERS))
+    }
+    ax.set_yticks(list(labels), list(labels.values()))
+    ax.yaxis.set_minor_formatter(NullFormatter())
+    ax.set_ylim(0 if zero else 10.0**low, 10.0**high)
 
 
 def finish(drawing: Figure, caption: str) -> None:

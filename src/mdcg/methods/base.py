@@ -19,6 +19,7 @@ Value = bool | int | float | str
 Choices = Mapping[str, Mapping[int, float]]  # a hyperparameter's value by scenario and memory size
 NeedsHead = Literal["any", "growing", "fixed"]
 TeacherSees = Literal["memory", "all"]
+Divergence = Literal["teacher-student", "student-teacher"]
 TrainsOn = Literal["task", "seen", "memory"]
 
 
@@ -77,14 +78,17 @@ class Method(BaseModel):
     needs_head: ClassVar[NeedsHead] = "any"
     uses_memory: ClassVar[bool] = False  # keeps images; from task 2 on, every step brings a batch of them
     uses_teacher: ClassVar[bool] = False  # keeps the model as it was when the task began
-    teacher_sees: ClassVar[TeacherSees] = "memory"  # the images that the teacher is asked about
     keeps_logits: ClassVar[bool] = False  # of the images in memory, as they were at the end of the images' task
     gradient_per_task: ClassVar[bool] = False  # see `combine`; each task has a fixed share of the memory then
     trains_on: ClassVar[TrainsOn] = "task"  # the task's images, all so far, those in memory
     starts_anew: ClassVar[bool] = False  # forgets all weights when a task begins
     chosen: ClassVar[Mapping[str, Choices]] = {}  # of each field, what the paper chose
     grid: ClassVar[Mapping[str, Sequence[float]]] = {}  # of each field, the values that a search tries
-    published: ClassVar[Mapping[str, Value]] = {}  # fields as in the paper's published code, where it departs from it
+    # Where the paper's published code departs from it: fields, and of the run `passes` and `epochs`.
+    published: ClassVar[Mapping[str, Value]] = {}
+    # Fields that came later, with the value that says what runs did before: a run's name leaves them out there, so that
+    # older results still count.
+    added: ClassVar[Mapping[str, Value]] = {}
     # Its settings and memory do not matter in task 1, which is then trained once per seed. Not inherited.
     forks: ClassVar[bool] = False
 
@@ -92,7 +96,7 @@ class Method(BaseModel):
     def _declarations_agree(self) -> Method:
         for wrong, reason in (
             (
-                self.uses_teacher and self.teacher_sees == "memory" and not self.uses_memory,
+                self.uses_teacher and self.teacher_sees() == "memory" and not self.uses_memory,
                 "its teacher sees the memory's images and it uses no memory",
             ),
             (self.keeps_logits and not self.uses_memory, "it keeps the logits of a memory that it does not use"),
@@ -104,6 +108,7 @@ class Method(BaseModel):
                 self.keeps_logits and self.fills_memory_first(),
                 "logits are kept when a task is over, and its memory is filled before",
             ),
+            (self.second_memory_size() and not self.uses_memory, "it has a second memory and uses no first"),
             (self.gradient_per_task and not self.uses_memory, "it asks for gradients of a memory that it does not use"),
             (
                 self.gradient_per_task and type(self).combine is Method.combine,
@@ -129,6 +134,14 @@ class Method(BaseModel):
     def fills_memory_first(self) -> bool:
         """Whether images go into memory when their task begins, not when it is over."""
         return False
+
+    def second_memory_size(self) -> int:
+        """Images of a second memory, besides the one that was asked for; draws say whether they are from it."""
+        return 0
+
+    def teacher_sees(self) -> TeacherSees:
+        """The images that the teacher is asked about."""
+        return "memory"
 
     def combine(self, gradient: list[Tensor], past: list[list[Tensor]]) -> list[Tensor]:
         """The gradient to follow, of one for the current images and one for the memory of each past task.
@@ -177,3 +190,8 @@ def kl_divergence(logits: Tensor, reference: Tensor) -> Tensor:
     """Mean KL(p ‖ q) of each member, p and q the softmax of the first and second logits: (K,)."""
     log_p, log_q = logits.log_softmax(-1), reference.log_softmax(-1)
     return (log_p.exp() * (log_p - log_q)).sum(-1).mean(1)
+
+
+def distillation(student: Tensor, teacher: Tensor, direction: Divergence) -> Tensor:
+    """Mean divergence of each member between its answers and its teacher's: (K,)."""
+    return kl_divergence(teacher, student) if direction == "teacher-student" else kl_divergence(student, teacher)

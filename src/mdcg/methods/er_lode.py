@@ -1,7 +1,8 @@
 """ER-LODE (Liang and Li, 2023): cross-entropy of new images, taken apart.
 
 −log p_y is the sum of two parts: to tell the new classes from each other, and to tell new from old. The second is
-what makes a network forget; it is weighted down by ρ·|new|/|old|, with |new| and |old| classes.
+what makes a network forget; it is weighted down by ρ·|new|/|old|, with |new| and |old| classes. For tasks of equal size
+that is ρ/(t − 1).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from mdcg import paper
-from mdcg.methods.base import METHODS, Choices, Method, NeedsHead, Step, cross_entropy
+from mdcg.methods.base import METHODS, Choices, Method, NeedsHead, Step, Value, cross_entropy
 
 
 @METHODS.register("er-lode")
@@ -25,8 +26,11 @@ class ErLode(Method):
     forks: ClassVar[bool] = True
     chosen: ClassVar[Mapping[str, Choices]] = paper.chosen("er-lode")
     grid: ClassVar[Mapping[str, Sequence[float]]] = paper.grid("er-lode")
+    published: ClassVar[Mapping[str, Value]] = {"halved": True, "passes": "separate"}
+    added: ClassVar[Mapping[str, Value]] = {"halved": False}
 
     rho: float = Field(0.5, ge=0, description="weight of new against old (ρ), 0.1 to 1 in the paper")
+    halved: bool = Field(False, description="whether the loss is halved from task 2 on, as in its authors' code")
 
     def loss(self, step: Step) -> Tensor:
         if not step.old:
@@ -34,4 +38,5 @@ class ErLode(Method):
         new = step.logits.shape[-1] - step.old
         within = cross_entropy(step.logits[..., step.old :], step.labels - step.old)
         between = (step.logits.logsumexp(-1) - step.logits[..., step.old :].logsumexp(-1)).mean(1)
-        return within + self.rho * new / step.old * between + cross_entropy(*step.memory)
+        total = within + self.rho * new / step.old * between + cross_entropy(*step.memory)
+        return total / 2 if self.halved else total

@@ -1,10 +1,14 @@
 """Logits Distillation (the paper's own baseline): cross-entropy on the new images, and on memory images only the
-divergence from the teacher, the model as it was when the task began."""
+divergence from the teacher, the model as it was when the task began.
+
+The paper's published code is Replay with such a divergence added: a second memory of 200 images is trained on beside
+the current ones, and as many images as both together are held to the teacher.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -12,7 +16,7 @@ from torch import Tensor
 
 from mdcg import paper
 from mdcg.memory import Draw
-from mdcg.methods.base import METHODS, Choices, Method, Step, Value, cross_entropy, kl_divergence
+from mdcg.methods.base import METHODS, Choices, Divergence, Method, Step, Value, cross_entropy, distillation
 
 
 @METHODS.register("ld")
@@ -24,20 +28,38 @@ class LogitsDistillation(Method):
     forks: ClassVar[bool] = True
     chosen: ClassVar[Mapping[str, Choices]] = paper.chosen("ld")
     grid: ClassVar[Mapping[str, Sequence[float]]] = paper.grid("ld")
-    published: ClassVar[Mapping[str, Value]] = {"replayed": 200}
+    published: ClassVar[Mapping[str, Value]] = {"second_memory": 200, "distilled": "twice", "passes": "separate"}
+    added: ClassVar[Mapping[str, Value]] = {
+        "divergence": "student-teacher",
+        "second_memory": 0,
+        "distilled": "as-current",
+    }
 
     alpha: float = Field(0.1, ge=0, description="weight of the divergence from the teacher (α), 0.1 to 1 in the paper")
+    divergence: Divergence = Field(
+        "teacher-student", description="KL(teacher ‖ student), or student-teacher: KL(student ‖ teacher)"
+    )
+    second_memory: int = Field(
+        0, ge=0, le=10_000_000, description="images of a second memory that are trained on, as Replay does; 0: none"
+    )
+    distilled: Literal["as-current", "twice"] = Field(
+        "as-current", description="memory images of a step: as many as current ones, or twice as many"
+    )
 
-    replayed: int = Field(0, ge=0, description="so many of the memory's images are also trained on, as Replay does")
+    def second_memory_size(self) -> int:
+        return self.second_memory
 
     def memory_draws(self, batch: int, past: Sequence[int]) -> list[Draw]:
-        draws = super().memory_draws(batch, past)
-        return [*draws, Draw(batch, within=self.replayed)] if draws and self.replayed else draws
+        if not past:
+            return []
+        replayed = [Draw(batch, second=True, joins=True)] if self.second_memory else []
+        return [*replayed, Draw(2 * batch if self.distilled == "twice" else batch)]
 
     def loss(self, step: Step) -> Tensor:
         if not step.old:
             return cross_entropy(step.logits, step.labels)
-        batch = step.logits.shape[1]
-        logits, labels = step.memory  # those held to the teacher, then those replayed
-        trained = torch.cat([step.logits, logits[:, batch:]], 1), torch.cat([step.labels, labels[:, batch:]], 1)
-        return cross_entropy(*trained) + self.alpha * kl_divergence(logits[:, :batch], step.teacher[:, :batch])
+        logits, labels = step.memory
+        replayed = step.logits.shape[1] if self.second_memory else 0  # they come first
+        trained = torch.cat([step.logits, logits[:, :replayed]], 1), torch.cat([step.labels, labels[:, :replayed]], 1)
+        divergence = distillation(logits[:, replayed:], step.teacher[:, replayed:], self.divergence)
+        return cross_entropy(*trained) + self.alpha * divergence

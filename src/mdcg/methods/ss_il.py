@@ -7,13 +7,14 @@ past task's classes, at temperature T.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
+from mdcg.memory import Draw
 from mdcg.methods.base import METHODS, Method, NeedsHead, Step, TeacherSees, Value, cross_entropy, kl_divergence
 
 
@@ -24,20 +25,62 @@ class SsIl(Method):
     uses_memory: ClassVar[bool] = True
     needs_head: ClassVar[NeedsHead] = "growing"
     uses_teacher: ClassVar[bool] = True
-    teacher_sees: ClassVar[TeacherSees] = "all"
-    published: ClassVar[Mapping[str, Value]] = {"weight": 1 / 64}
+    published: ClassVar[Mapping[str, Value]] = {
+        "divided": True,
+        "memory_among": "all",
+        "distilled": "memory",
+        "current_in_memory": True,
+        "memory_batches": "once",
+        "passes": "separate",
+        "epochs": 100,
+    }
+    added: ClassVar[Mapping[str, Value]] = {
+        "divided": False,
+        "memory_among": "old",
+        "distilled": "all",
+        "current_in_memory": False,
+        "memory_batches": "anew",
+    }
 
     temperature: float = Field(2.0, gt=0, description="temperature of the distillation (T)")
-    weight: float = Field(1.0, ge=0, description="weight of the cross-entropy, 1/64 in the published code")
+    weight: float = Field(1.0, ge=0, description="weight of the cross-entropy, in task 1 too")
+    divided: bool = Field(
+        False, description="whether the cross-entropy is divided by the batch size once more, from task 2 on"
+    )
+    memory_among: Literal["old", "all"] = Field("old", description="classes among which memory images are told apart")
+    distilled: Literal["all", "memory"] = Field("all", description="images on which the teacher is followed")
+    current_in_memory: bool = Field(
+        False, description="whether a task's images go into memory before it is learned, not after"
+    )
+    memory_batches: Literal["anew", "once"] = Field(
+        "anew", description="drawn anew in each epoch, or once per task and then repeated, crops included"
+    )
+
+    @model_validator(mode="after")
+    def _new_images_need_new_classes(self) -> SsIl:
+        if self.current_in_memory and self.memory_among == "old":
+            raise ValueError("with current_in_memory, memory has new classes too; give memory_among=all as well")
+        return self
+
+    def teacher_sees(self) -> TeacherSees:
+        return self.distilled
+
+    def memory_draws(self, batch: int, past: Sequence[int]) -> list[Draw]:
+        return [Draw(batch, once=self.memory_batches == "once")] if past else []
+
+    def fills_memory_first(self) -> bool:
+        return self.current_in_memory
 
     def loss(self, step: Step) -> Tensor:
         if not step.old:
             return self.weight * cross_entropy(step.logits, step.labels)
         logits, labels = step.memory
         new = cross_entropy(step.logits[..., step.old :], step.labels - step.old)
-        old = cross_entropy(logits[..., : step.old], labels)
-        student = torch.cat([step.logits, logits], 1)
-        teacher = torch.cat([step.teacher_current, step.teacher], 1)
+        old = cross_entropy(logits if self.memory_among == "all" else logits[..., : step.old], labels)
+        student, teacher = logits, step.teacher
+        if self.distilled == "all":
+            student = torch.cat([step.logits, student], 1)
+            teacher = torch.cat([step.teacher_current, teacher], 1)
         heat = torch.as_tensor(self.temperature, dtype=student.dtype, device=student.device).view(-1, 1, 1)
         divergence = torch.zeros_like(new)
         start = 0
@@ -45,4 +88,5 @@ class SsIl(Method):
             own = slice(start, start + size)
             divergence = divergence + kl_divergence(teacher[..., own] / heat, student[..., own] / heat)
             start += size
-        return self.weight * (new + old) / 2 + heat[:, 0, 0] ** 2 * divergence
+        images = step.logits.shape[1] if self.divided else 1
+        return self.weight * (new + old) / (2 * images) + heat[:, 0, 0] ** 2 * divergence

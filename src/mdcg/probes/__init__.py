@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mdcg.probes import confusion, drift, features, gradients, margin, memory  # noqa: F401 (each registers its own)
+from mdcg.probes import confusion, drift, features, gates, gradients, margin, memory  # noqa: F401 (each registers its own)
 from mdcg.probes.base import PROBES, Images, Measured, Probe, ProbeError, Sight, made
 from mdcg.probes.watch import Watch
 

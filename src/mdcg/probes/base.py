@@ -15,7 +15,7 @@ from mdcg.draws import Ints
 from mdcg.errors import MdcgError
 from mdcg.memory import Memory
 from mdcg.methods import Method
-from mdcg.models import Model
+from mdcg.models import HEADS, Head, Model
 from mdcg.registry import Registry, first_line
 from mdcg.train.augment import Pixels
 from mdcg.train.evaluate import answers, features
@@ -156,8 +156,8 @@ class Probe(ABC):
         """Whether to look after so many of the task's epochs."""
         return True
 
-    def unsuited(self, method: Method) -> str | None:
-        """Why it cannot look at a method, if that is so: the end of a sentence, without a full stop."""
+    def unsuited(self, method: Method, head: type[Head]) -> str | None:
+        """Why it cannot look at a method with this head, if that is so: the end of a sentence, without a full stop."""
         return None
 
     @classmethod
@@ -172,11 +172,12 @@ class ProbeError(MdcgError):
     """A probe failed: the runs it looked at are not to blame."""
 
 
-def made(names: Sequence[str], methods: Mapping[str, Method]) -> dict[str, Probe]:
-    """Probes by name; one that cannot look at some method is refused before anything trains."""
+def made(names: Sequence[str], methods: Mapping[tuple[str, str], Method]) -> dict[str, Probe]:
+    """Probes by name; one that cannot look at some method, by its name and its head's, is refused before anything
+    trains."""
     probes = {name: PROBES[name]() for name in dict.fromkeys(names)}
     for name, probe in probes.items():
-        for method, built in methods.items():
-            if (reason := probe.unsuited(built)) is not None:
+        for (method, head), built in methods.items():
+            if (reason := probe.unsuited(built, HEADS[head])) is not None:
                 raise MdcgError(f"the probe {name} cannot look at {method}: {reason}; leave one of the two out.")
     return probes

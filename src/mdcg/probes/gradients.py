@@ -12,7 +12,7 @@ from torch.func import functional_call
 
 from mdcg.methods import Method
 from mdcg.methods.base import cross_entropy
-from mdcg.models import Model
+from mdcg.models import Head, Model
 from mdcg.models.members import Conv2d, Linear
 from mdcg.models.stacked import Stacked
 from mdcg.probes.base import PROBES, Images, Measured, Probe, Sight
@@ -38,7 +38,7 @@ class Gradients(Probe):
     def wants(self, task: int, epoch: int, epochs: int) -> bool:
         return task > 0
 
-    def unsuited(self, method: Method) -> str | None:
+    def unsuited(self, method: Method, head: type[Head]) -> str | None:
         return None if method.keeps_logits else "it keeps no logits of the images in memory, as DER does"
 
     def look(self, sight: Sight) -> Measured:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mdcg.methods import Method
+from mdcg.models import Head
 from mdcg.probes.base import PROBES, Images, Measured, Probe, Sight
 
 
@@ -19,7 +20,7 @@ class OfMemory(Probe):
     def wants(self, task: int, epoch: int, epochs: int) -> bool:
         return task > 0
 
-    def unsuited(self, method: Method) -> str | None:
+    def unsuited(self, method: Method, head: type[Head]) -> str | None:
         return None if method.uses_memory else "it keeps no images in memory"
 
     def look(self, sight: Sight) -> Measured:

@@ -26,11 +26,11 @@ UNEXPLAINED = "not explained."
 INTRO = f"""\
 ## The paper's tables, cell by cell
 
-In percent, mean ± sample standard deviation over seeds. The first ACC is of runs with every setting as in the paper;
-*published* are runs with `--preset published`, "same" where that changes nothing for the method. Runs are counted for
-both. p is of Welch's t-test of our ACC against the paper's mean and deviation over {paper.RUNS} runs, after Holm's
-correction over a family: all cells of one printed table, its scenarios together, for which p can be computed, with one
-of the two presets. Bold: p < {ALPHA:g}. BWT-final, over the last row of R, is what the paper prints as BWT.
+In percent, mean ± sample standard deviation over seeds. The first ACC is of runs with default settings; *published* are
+runs with `--preset published`, "same" where that changes nothing for the method. Runs are counted for both. p is of
+Welch's t-test of our ACC against the paper's mean and deviation over {paper.RUNS} runs, after Holm's correction over a
+family: all cells of one printed table, its scenarios together, for which p can be computed, with one of the two
+presets. Bold: p < {ALPHA:g}. BWT-final, over the last row of R, is what the paper prints as BWT.
 """
 
 

@@ -16,7 +16,7 @@ from mdcg import metrics, paper
 from mdcg.experiments import presets
 from mdcg.experiments.presets import Preset
 from mdcg.experiments.protocol import PAPER
-from mdcg.experiments.spec import RunSpec
+from mdcg.experiments.spec import RunSpec, format_of
 from mdcg.methods import METHODS
 from mdcg.metrics import Matrix
 from mdcg.models import HEADS
@@ -176,15 +176,11 @@ def preset_of(spec: RunSpec) -> Preset | None:
     Where both mean the same it is the paper's. Its precision does not matter, nor how often it was evaluated.
     """
     head = _papers_head(spec)
-    known = spec.method in METHODS.names() and head in HEADS.names()
-    if not known or spec.hold_out or parse(spec.scenario)[0] not in PAPER:
+    if spec.method not in METHODS.names() or head not in HEADS.names() or parse(spec.scenario)[0] not in PAPER:
         return None
-    # A setting that the method did not have yet when the run was trained changes nothing as it is by default.
-    usual = {name: field.default for name, field in METHODS[spec.method].model_fields.items()}
-    whole = spec.model_copy(update={"hyperparameters": usual | spec.hyperparameters})
     for preset in PRESETS:
         asked = settings_of_preset(preset, spec.scenario, spec.method, spec.memory, head)
-        if all(getattr(whole, name) == value for name, value in asked.items()):
+        if all(getattr(spec, name) == value for name, value in asked.items()):
             return preset
     return None
 
@@ -200,7 +196,8 @@ def settings_of_preset(preset: Preset, scenario: str, method: str, memory: int, 
     backbone = presets.BACKBONES.get(protocol.backbone, protocol.backbone) if published else protocol.backbone
     head = presets.HEADS.get(head, head) if published else head
     own = {name: field.default for name, field in kind.model_fields.items()} | kind.tuned(scenario, memory)
-    found = {
+    return {
+        "format": format_of(scenario),
         "hyperparameters": own | {name: value for name, value in departures.items() if name in own},
         "head": head,
         "head_settings": {name: default for name, (default, _) in HEADS[head].settings.items()},
@@ -209,10 +206,10 @@ def settings_of_preset(preset: Preset, scenario: str, method: str, memory: int, 
         "batch_size": protocol.batch_size,
         "rate": protocol.rate,
         "momentum": protocol.momentum,
+        "hold_out": 0.0,
         "augmentation": preset if dataset == presets.OTHER_PIXELS else "paper",
         "passes": departures.get("passes", "joint"),
     }
-    return {name: value for name, value in found.items() if name in RunSpec.model_fields}
 
 
 def _papers_head(spec: RunSpec) -> str:

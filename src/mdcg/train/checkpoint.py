@@ -18,7 +18,7 @@ from mdcg.files import remove_partial, write_whole
 from mdcg.tensors import pack, unpack
 from mdcg.train.state import Row
 
-VERSION = 3
+VERSION = 4
 KEPT = 2
 MEMBERS = "members.json"  # the names of the group's runs
 DONE = ".done"  # suffix of a folder that is being removed

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import itertools
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mdcg.draws import Ints, Purpose, shuffled_cycles, stream
+from mdcg.draws import WHOLE_TASK, Ints, Purpose, shuffled_cycles, stream
 from mdcg.memory import Memory
 from mdcg.train.group import Group
+
+DRAWN = (Purpose.REPLAY, Purpose.CROP, Purpose.FLIP)
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class EpochDraws:
     corner: Tensor  # (K, steps, places, 2)
     flipped: Tensor  # (K, steps, places)
     steps: Tensor  # (K,) how many each member takes
+    passes: tuple[int, ...] = field(kw_only=True)  # places of each forward pass of a step
 
     def at(self, step: int | Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """One step's draws; `step` may be counted on the device, as a tensor (1,)."""
@@ -40,17 +43,17 @@ class EpochDraws:
         return index, labels, corner, flipped
 
     def to(self, device: torch.device) -> EpochDraws:
-        return EpochDraws(*(part.to(device) for part in self._parts()))
+        return EpochDraws(*(part.to(device) for part in self._parts()), passes=self.passes)
 
     def clone(self) -> EpochDraws:
-        return EpochDraws(*(part.clone() for part in self._parts()))
+        return EpochDraws(*(part.clone() for part in self._parts()), passes=self.passes)
 
     def copy_(self, other: EpochDraws) -> None:
         for mine, its in zip(self._parts(), other._parts(), strict=True):
             mine.copy_(its)
 
-    def _parts(self) -> list[Tensor]:
-        return [getattr(self, field.name) for field in fields(self)]
+    def _parts(self) -> tuple[Tensor, ...]:
+        return self.index, self.labels, self.corner, self.flipped, self.steps
 
 
 class Ahead:
@@ -97,20 +100,26 @@ def draw_epoch(group: Group, memories: list[Memory], task: int, epoch: int) -> E
         count, seed = int(steps[k]), member.seed
         pool = memories[k].indices() if group.method.trains_on == "memory" else _pool(group, k, task)
         order = shuffled_cycles(len(pool), count * batch, stream(seed, Purpose.ORDER, task, epoch))
-        index[k, :count, :batch] = pool[order].reshape(count, batch)
-        replay = stream(seed, Purpose.REPLAY, task, epoch)
-        for draw, end in zip(draws, ends[1:], strict=True):
-            index[k, :count, end - draw.size : end] = memories[k].draw(count, draw, replay)
-        index[k, count:] = index[k, 0]  # a resting member is given something valid to ignore
-        labels[k] = view.train_positions[index[k]]
-        crop, flip = stream(seed, Purpose.CROP, task, epoch), stream(seed, Purpose.FLIP, task, epoch)
+        of_epoch, of_task = ([stream(seed, purpose, task, when) for purpose in DRAWN] for when in (epoch, WHOLE_TASK))
         # One batch after the other, so that a method with memory and one without see the same views of the
         # current images.
-        for start, end in itertools.pairwise([0, *ends]):
-            here, size = (k, slice(count), slice(start, end)), end - start
-            corner[here] = crop.random((count, size, 2)) * (2 * group.dataset.padding + 1)
-            flipped[here] = (flip.random((count, size)) < 0.5) & group.dataset.flip
-    return EpochDraws(*(torch.from_numpy(part) for part in (index, labels, corner, flipped, steps)))
+        for draw, (start, end) in zip([None, *draws], itertools.pairwise([0, *ends]), strict=True):
+            once = draw is not None and draw.once
+            replay, crop, flip = of_task if once else of_epoch
+            if draw is None:
+                batches = pool[order].reshape(count, batch)
+            else:
+                batches = memories[k].rounds(draw, replay) if once else memories[k].draw(count, draw, replay)
+            # Those drawn once go round and round, on from epoch to epoch.
+            turn = (epoch * count + np.arange(count)) % len(batches) if once else slice(None)
+            corners = crop.random((*batches.shape, 2)) * (2 * group.dataset.padding + 1)
+            flips = (flip.random(batches.shape) < 0.5) & group.dataset.flip
+            here = (k, slice(count), slice(start, end))
+            index[here], corner[here], flipped[here] = batches[turn], corners[turn], flips[turn]
+        index[k, count:] = index[k, 0]  # a resting member is given something valid to ignore
+        labels[k] = view.train_positions[index[k]]
+    parts = (torch.from_numpy(part) for part in (index, labels, corner, flipped, steps))
+    return EpochDraws(*parts, passes=group.passes(task))
 
 
 def _images(group: Group, k: int, task: int) -> int:

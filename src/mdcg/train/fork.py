@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mdcg.memory import Memory
 from mdcg.train.group import Group
 from mdcg.train.precision import Compute
-from mdcg.train.state import State, dump, fill_memories, revive, select
+from mdcg.train.state import State, dump, empty_memories, fill_memories, revive, select
 
 
 def founders(group: Group) -> tuple[Group, list[int]]:
     """The group that trains task 1, and for each member which of these it comes from."""
     said = vars(type(group.method)).get("forks", False)  # of itself: a subclass may use its settings in task 1
-    if not said or group.method.fills_memory_first():
+    # A memory that is used in task 1 matters there.
+    if not said or group.memory_draws(task=0) or group.method.trains_on == "memory":
         return group, list(range(len(group.members)))
     keys = [(member.seed, tuple(sorted(member.head_settings.items()))) for member in group.members]
     first = list(dict.fromkeys(keys))
@@ -28,7 +28,7 @@ def founders(group: Group) -> tuple[Group, list[int]]:
 def fork(state: State, group: Group, parents: list[int], compute: Compute) -> State:
     """The group's state after task 1, from its founders'."""
     forked = revive(*select(*dump(state), parents), group, compute)
-    forked.memories = [Memory(member.memory) for member in group.members]
+    forked.memories = empty_memories(group)
     fill_memories(forked, group, task=0)
     forked.forked = True
     return forked

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from mdcg.methods import Method
 from mdcg.scenario import Scenario
 
 SMALL = 16  # pixels of an image's side
+Passes = Literal["joint", "separate"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Training:
     momentum: float
     hold_out: float = 0.0  # fraction of the training images that is evaluated on in place of the test images
     evaluate_every: int = 0  # epochs between evaluations within a task; 0: only at its end
+    passes: Passes = "joint"  # whether memory images go through the network with the current ones or by themselves
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,18 @@ class Group:
             size = min(share, int(most[: self.sizes[past]].sum()))
             draws.append(Draw(size, classes=self.views[0].scenario.positions(past)))
         return draws
+
+    def passes(self, task: int) -> tuple[int, ...]:
+        """Images of each forward pass of a step: the current ones with all that join them, then the others' own."""
+        joint, own = self.training.batch_size, list[int]()
+        for draw in self.memory_draws(task):
+            if self.training.passes == "joint" or (draw.joins and not own):
+                joint += draw.size
+            elif draw.joins:
+                raise ValueError("draws that join the current images come before those with a pass of their own")
+            else:
+                own.append(draw.size)
+        return (joint, *own)
 
     @property
     def threads(self) -> int | None:

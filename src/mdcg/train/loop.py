@@ -57,11 +57,13 @@ class Batch:
     labels: Tensor  # (K, places)
     index: Tensor  # (K, places) into the training images
     current: int  # so many are current
+    passes: tuple[int, ...]  # so many go through the network together, one such group after the other
 
     def part(self, start: int, end: int) -> Batch:
         """Some of them as a batch of its own, all current."""
         own = slice(start, end)
-        return Batch(self.images[:, own], self.labels[:, own], self.index[:, own], end - start)
+        size = end - start
+        return Batch(self.images[:, own], self.labels[:, own], self.index[:, own], size, (size,))
 
 
 class Trainer:
@@ -159,7 +161,8 @@ class Trainer:
         if isinstance(backbone, ResNet):
             x = self.batch(draws, 0).images
             with self.compute.autocast():
-                backbone.prepare(x, x[:, -self.group.training.batch_size :])
+                for images in {part.shape: part for part in x.split(draws.passes, 1)}.values():
+                    backbone.prepare(images, x[:, -self.group.training.batch_size :])
 
     def _plain_step(self, state: State, draws: EpochDraws, resting: bool) -> int:
         if not self._plain_steps:
@@ -189,7 +192,7 @@ class Trainer:
     def batch(self, draws: EpochDraws, step: int | Tensor) -> Batch:
         index, labels, corner, flipped = draws.at(step)
         x = self.pixels.view(self.images, index.flatten(), corner.flatten(0, 1), flipped.flatten())
-        return Batch(x.unflatten(0, index.shape), labels, index, self.group.training.batch_size)
+        return Batch(x.unflatten(0, index.shape), labels, index, self.group.training.batch_size, draws.passes)
 
     def gradients(self, state: State, batch: Batch) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Loss (K,), logits of the current images, and the gradient of every parameter."""
@@ -209,14 +212,15 @@ class Trainer:
         return loss.detach(), logits, list(found)
 
     def forward(self, state: State, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Loss (K,) and logits of the current images; memory images go through the same forward pass."""
+        """Loss (K,) and logits of the current images."""
         x, labels, size = batch.images, batch.labels, batch.current
         past = tuple(state.model.head.sizes[:-1])
         with self.compute.autocast():
-            logits = state.model.logits(x)
+            # In training BatchNorm normalises by the images of one pass: which ones share it matters.
+            logits = torch.cat([state.model.logits(part) for part in x.split(batch.passes, 1)], 1)
             taught = taught_current = None
             if state.teacher is not None:
-                everything = self.method.teacher_sees == "all"
+                everything = self.method.teacher_sees() == "all"
                 with torch.no_grad():
                     taught = state.teacher.logits(x if everything else x[:, size:])
                 if everything:

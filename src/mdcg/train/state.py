@@ -75,13 +75,18 @@ def fresh(group: Group, compute: Compute) -> State:
     return State(
         model=_new_model(group).to(compute.device, compute.dtype),
         optimizer=SGD(training.rate, training.momentum),
-        memories=[Memory(member.memory) for member in members],
+        memories=empty_memories(group),
         correct=np.zeros((len(members), training.tasks, group.dataset.classes), np.int64),
         loss_sum=torch.zeros(len(members), device=compute.device, dtype=compute.dtype),
         hits=torch.zeros(len(members), device=compute.device, dtype=torch.int64),
         history=[[] for _ in members],
         measured=[[] for _ in members],
     )
+
+
+def empty_memories(group: Group) -> list[Memory]:
+    second = group.method.second_memory_size()
+    return [Memory(member.memory, second=Memory(second) if second else None) for member in group.members]
 
 
 def _new_model(group: Group) -> Model:
@@ -126,7 +131,10 @@ def fill_memories(state: State, group: Group, task: int) -> None:
         return
     for memory, member, view in zip(state.memories, group.members, group.views, strict=True):
         share = share_of_task(memory.size, group.training.tasks, task) if group.method.gradient_per_task else None
-        memory.add(view.by_class(view.scenario.positions(task)), stream(member.seed, Purpose.KEEP, task), share)
+        arrived = view.by_class(view.scenario.positions(task))
+        memory.add(arrived, stream(member.seed, Purpose.KEEP, task), share)
+        if memory.second is not None:
+            memory.second.add(arrived, stream(member.seed, Purpose.KEEP_SECOND, task))
 
 
 def dump(state: State) -> tuple[dict[str, Tensor], Row]:
@@ -143,8 +151,8 @@ def dump(state: State) -> tuple[dict[str, Tensor], Row]:
             tensors |= {f"{name}.{key}": value for key, value in model.state_dict().items()}
     if state.kept is not None:
         tensors |= {"kept.index": state.kept.index, "kept.logits": state.kept.logits}
-    for k, memory in enumerate(state.memories):
-        tensors[f"memory.{k}"] = torch.from_numpy(memory.indices())
+    held = _held(state.memories)
+    tensors |= {name: torch.from_numpy(memory.indices()) for name, memory in held.items()}
     for k, rows in enumerate(state.measured):  # as bytes: they may be more than a header can hold
         tensors[f"measured.{k}"] = torch.frombuffer(bytearray(json.dumps(rows).encode()), dtype=torch.uint8)
     values = {
@@ -155,7 +163,7 @@ def dump(state: State) -> tuple[dict[str, Tensor], Row]:
         "forked": state.forked,
         "sizes": state.model.head.sizes,
         "has_teacher": state.teacher is not None,
-        "memories": [[(c, len(kept)) for c, kept in memory.kept.items()] for memory in state.memories],
+        "memories": {name: [(c, len(kept)) for c, kept in memory.kept.items()] for name, memory in held.items()},
         "history": state.history,
         "has_start": state.start is not None,
         "measuring": state.measuring,
@@ -163,14 +171,22 @@ def dump(state: State) -> tuple[dict[str, Tensor], Row]:
     return tensors, values
 
 
+def _held(memories: Sequence[Memory]) -> dict[str, Memory]:
+    """Every memory by its name on disk."""
+    second = {f"second.{k}": memory.second for k, memory in enumerate(memories) if memory.second is not None}
+    return {f"memory.{k}": memory for k, memory in enumerate(memories)} | second
+
+
 def select(tensors: dict[str, Tensor], values: Row, members: Sequence[int]) -> tuple[dict[str, Tensor], Row]:
     """What `dump` would have given of these members alone; one may be named several times."""
     chosen = torch.tensor(members)
-    own = ("memory.", "measured.")  # each member's apart, for they differ in length
+    own = ("memory.", "second.", "measured.")  # each member's apart, for they differ in length
     picked = {name: tensor[chosen.to(tensor.device)] for name, tensor in tensors.items() if not name.startswith(own)}
-    picked |= {f"{kind}{k}": tensors[f"{kind}{member}"] for kind in own for k, member in enumerate(members)}
-    lists = {name: [list(values[name][member]) for member in members] for name in ("memories", "history")}
-    return picked, {**values, **lists}
+    names = {f"{kind}{k}": f"{kind}{member}" for kind in own for k, member in enumerate(members)}
+    picked |= {name: tensors[was] for name, was in names.items() if was in tensors}
+    held = {name: list(values["memories"][was]) for name, was in names.items() if was in values["memories"]}
+    history = [list(values["history"][member]) for member in members]
+    return picked, {**values, "memories": held, "history": history}
 
 
 def revive(tensors: dict[str, Tensor], values: Row, group: Group, compute: Compute) -> State:
@@ -188,8 +204,9 @@ def revive(tensors: dict[str, Tensor], values: Row, group: Group, compute: Compu
     state.optimizer.velocity = {name: value.to(compute.device) for name, value in below("velocity.", tensors).items()}
     if values["sizes"]:
         state.optimizer.follow(state.model.named_parameters())
-    for k, (memory, classes) in enumerate(zip(state.memories, values["memories"], strict=True)):
-        parts = np.split(tensors[f"memory.{k}"].numpy(), np.cumsum([count for _, count in classes]))
+    for name, memory in _held(state.memories).items():
+        classes = values["memories"][name]
+        parts = np.split(tensors[name].numpy(), np.cumsum([count for _, count in classes]))
         memory.kept = {int(c): part for (c, _), part in zip(classes, parts, strict=False)}
     if "kept.index" in tensors:
         logits = tensors["kept.logits"].to(compute.device)

@@ -1,0 +1,94 @@
+"""What gates do: how far they close, how far their weights have moved, and how many predictions hang on them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mdcg.draws import Ints
+from mdcg.methods import Method
+from mdcg.models import Head, Model
+from mdcg.models.heads import CascadedGates
+from mdcg.models.members import Linear
+from mdcg.probes.base import PROBES, Measured, Probe, Sight
+
+
+@PROBES.register("gates")
+class Gates(Probe):
+    """How far gates close, how far their weights moved, and how many predictions they change, as each task ends."""
+
+    def wants(self, task: int, epoch: int, epochs: int) -> bool:
+        return task > 0 and epoch == epochs
+
+    def unsuited(self, method: Method, head: type[Head]) -> str | None:
+        return None if issubclass(head, CascadedGates) else "its head has no gates"
+
+    @torch.no_grad()
+    def look(self, sight: Sight) -> Measured:
+        """Of all gates so far, on the evaluated images of all classes so far.
+
+        How far closed a gate is, 1 − sigmoid(γ g + β), which keeps its digits where a gate is almost open:
+        `closed_mean`, `closed_largest`, and `closed_product`, the largest of 1 − the product of a class's gates.
+        How far weights and biases have moved since they were initialised: `gates_moved_largest` and
+        `gates_moved_rms`, and for scale those of the classifier, `classifier_moved_…`. How many predictions, among
+        the classes seen, are `changed` when all gates are set to 1, of how many `images`; and the `accuracy`, in
+        percent, with the gates and `accuracy_without` them.
+        """
+        head, first = sight.model.head, untrained(sight)
+        assert isinstance(head, CascadedGates)
+        images = sight.test(range(sight.seen))
+        # Each member by itself and in double precision: what is told apart here are small numbers.
+        found = [
+            {
+                **_answers(head, k, features.double(), labels),
+                **_moved("gates", head.gates, first.gates, k),
+                **_moved("classifier", head.classifier, first.classifier, k),
+            }
+            for k, (features, labels) in enumerate(zip(sight.features(images), images.labels, strict=True))
+        ]
+        return {key: [own[key] for own in found] for key in found[0]}
+
+
+def untrained(sight: Sight) -> CascadedGates:
+    """The head with the weights that it was given as it grew, made again from the members' seeds."""
+    head, members = sight.model.head, sight.group.members
+    settings = {name: [member.head_settings[name] for member in members] for name in head.settings}
+    again = type(head)(len(members), head.classifier.weight.shape[1], **settings)
+    assert isinstance(again, CascadedGates)
+    alone = Model(nn.Identity(), again, sight.model.seeds).to(head.classifier.weight)
+    for classes in head.sizes:
+        alone.grow(classes)
+    return again
+
+
+def _answers(head: CascadedGates, k: int, features: Tensor, labels: Ints) -> dict[str, float]:
+    """Of one member's images (n, features), with its gates and without."""
+    logits = _of_member(head.classifier, k, features)
+    opening = head.gamma[k] * _of_member(head.gates, k, features) + head.beta[k]
+    closed = torch.sigmoid(-opening)
+    products = F.logsigmoid(opening) @ head.incidence.double()  # as logarithms
+    gated, plain = (logits * products.exp()).argmax(1), logits.argmax(1)
+    truth = torch.from_numpy(labels).to(plain.device)
+    return {
+        "closed_mean": float(closed.mean()),
+        "closed_largest": float(closed.amax()),
+        "closed_product": float(-torch.expm1(products).amin()),
+        "changed": int((gated != plain).sum()),
+        "images": len(labels),
+        "accuracy": float(100 * (gated == truth).double().mean()),
+        "accuracy_without": float(100 * (plain == truth).double().mean()),
+    }
+
+
+def _of_member(layer: Linear, k: int, features: Tensor) -> Tensor:
+    return features @ layer.weight[k].double() + layer.bias[k].double()
+
+
+def _moved(name: str, now: Linear, then: Linear, k: int) -> dict[str, float]:
+    pairs = ((now.weight[k], then.weight[k]), (now.bias[k], then.bias[k]))
+    change = torch.cat([(new.double() - old.double()).flatten() for new, old in pairs])
+    return {
+        f"{name}_moved_largest": float(change.abs().amax()),
+        f"{name}_moved_rms": float(change.square().mean().sqrt()),
+    }
