@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from mdcg.experiments.record import Record
 from mdcg.experiments.spec import RunSpec
-from mdcg.experiments.store import Record, measured_file
+from mdcg.experiments.store import measured_file
 from mdcg.figures import Run
 from mdcg.methods import METHODS
 from mdcg.models import HEADS

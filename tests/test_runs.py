@@ -201,8 +201,8 @@ def test_mistakes_get_one_sentence(cli: Cli, several: Path, tmp_path: Path) -> N
         (["memory>=big"], "memory is a number"),
         (["mehtod=md"], "did you mean 'method'"),
         (["--sort", "AC"], "did you mean"),
-        (["--export", tmp_path / "x.xlsx"], "let its name end in .csv or .parquet"),
-        (["--export", tmp_path / "x"], "let its name end in .csv or .parquet"),
+        (["--export", tmp_path / "x.xlsx"], "let its name end in .csv, .parquet or .jsonl"),
+        (["--export", tmp_path / "x"], "let its name end in .csv, .parquet or .jsonl"),
         (["R=3"], "unknown column 'R'"),
     ]
     for words, told in mistakes:

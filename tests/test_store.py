@@ -18,8 +18,9 @@ from mdcg.errors import MdcgError
 from mdcg.experiments import Store
 from mdcg.experiments.environment import Environment, environment, revision_of, source
 from mdcg.experiments.recipe import make_recipe
+from mdcg.experiments.record import FORMAT, UPGRADES, NewerFormat
 from mdcg.experiments.spec import RunSpec
-from mdcg.experiments.store import FORMAT, UPGRADES, NewerFormat, read_record
+from mdcg.experiments.store import read_record
 from mdcg.train.loop import Trainer
 from mdcg.train.precision import compute
 from tests.conftest import Cli, toy_dataset

@@ -16,7 +16,8 @@ import mdcg
 from mdcg import extras
 from mdcg.estimator import Learner
 from mdcg.experiments import Store
-from mdcg.experiments.store import Measurements, Record, read_record
+from mdcg.experiments.record import Record
+from mdcg.experiments.store import Measurements, read_record
 from mdcg.trackers import TRACKERS, Epoch, Outcome, Run, Tracker
 from mdcg.trackers.telling import opened
 from mdcg.train.loop import Trainer

@@ -20,8 +20,9 @@ from mdcg.experiments.choose import choose
 from mdcg.experiments.display import SweepDisplay
 from mdcg.experiments.plan import aloud, say_what_is_repeated, tidy
 from mdcg.experiments.recipe import Recipe, make_recipe
+from mdcg.experiments.record import Record
 from mdcg.experiments.runner import run_specs
-from mdcg.experiments.store import MODEL, Record, Store, read_measurements
+from mdcg.experiments.store import MODEL, Store, archive_of, read_measurements
 from mdcg.experiments.sweep import Cell, Executor, Here, Planned, Site, Undone, plan_sweep
 from mdcg.experiments.written import read_written
 from mdcg.memory import Memory
@@ -83,7 +84,13 @@ class Result:
         return [self._learner(record) for record in self.records]
 
     def _learner(self, record: Record) -> Learner:
-        file = Store(self.out).folder(record.spec) / MODEL
+        place = Store(self.out).where(record.spec)
+        if archive := archive_of(place):
+            raise MdcgError(
+                f"{place.name} is a run of the archive {archive}, which has no model; repeat the run with --fresh "
+                "(fresh=True)."
+            )
+        file = place / MODEL
         if not file.exists():
             raise MdcgError(f"the model of a finished run, {file}, is gone; repeat the run with --fresh (fresh=True).")
         learner = Learner.load(file)
@@ -106,7 +113,7 @@ class Result:
             return {name: None if np.isnan(value) else round(value, 6) for name, value in values.items()}
 
         store = Store(self.out)
-        runs = [{**record.as_json(), "folder": str(store.folder(record.spec))} for record in self.records]
+        runs = [{**record.as_json(), "folder": str(store.where(record.spec))} for record in self.records]
         return {"runs": runs, "mean": clean(self.mean), "std": clean(self.std)}
 
     def _metric(self, name: str) -> Matrix:
@@ -247,6 +254,6 @@ class Sweep:
 
     def records(self) -> dict[str, Record]:
         """Of all finished runs, by name."""
-        specs = [spec for cell in self.cells for spec in cell.specs]
-        found = [self.site.store.finished(spec) for spec in specs]
+        store = self.site.store
+        found = [store.finished(spec) for cell in self.cells for spec in cell.specs]
         return {record.spec.name: record for record in found if record is not None}

@@ -19,12 +19,12 @@ def show(
     out: Annotated[Path, typer.Option(help="Folder of runs.")] = Path("runs"),
 ) -> None:
     """Show one finished run: R as a coloured matrix, metrics, settings."""
-    from mdcg.experiments.store import Store, read_record
+    from mdcg.experiments.store import Store
     from mdcg.report.tables import run_panel
 
-    folder = Store(out).find(run)
+    place, record = Store(out).find(run)
     console = Console()
-    console.print(run_panel(read_record(folder), str(folder), console.width))
+    console.print(run_panel(record, str(place), console.width))
 
 
 @app.command(name="list")

@@ -15,11 +15,17 @@ from mdcg.cli.app import app
 def report(
     runs: Annotated[Path, typer.Argument(help="Folder of runs.")] = Path("runs"),
     out: Annotated[Path, typer.Option(help="Folder for the page and the tables.")] = Path("report"),
+    reproduction: Annotated[
+        Path | None,
+        typer.Option(help="Write every cell of the paper's tables beside ours into this Markdown file, and no report."),
+    ] = None,
 ) -> None:
     """Make a page and tables (Markdown, LaTeX, CSV) of all finished runs in a folder, beside the paper's numbers."""
     from mdcg.files import write_whole
     from mdcg.report.export import csv_table, latex, markdown
+    from mdcg.report.notes import NOTES
     from mdcg.report.read import find_runs, readable
+    from mdcg.report.reproduction import write_reproduction
     from mdcg.report.summary import summarise
 
     found = find_runs(runs)
@@ -27,6 +33,9 @@ def report(
         print(f"mdcg: left out results that are damaged or not ours: {found.unreadable}", file=sys.stderr)
     if found.copies:
         print(f"mdcg: left out older copies of the same runs: {found.copies}", file=sys.stderr)
+    if reproduction is not None:
+        write_reproduction(reproduction, found.runs, runs / NOTES)
+        return print(f"reproduction: {reproduction}")
     from mdcg.report.page import page  # which brings libraries to draw with
 
     sections = summarise(found.runs)
@@ -39,4 +48,4 @@ def report(
     for name, text in contents.items():
         write_whole(out / name, text.encode("utf-8", "replace"))
     print(f"tables: {', '.join(str(out / name) for name in list(contents)[:3])}")
-    print(f"report: {out / 'index.html'}")
+    return print(f"report: {out / 'index.html'}")

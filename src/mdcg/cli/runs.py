@@ -33,7 +33,10 @@ def runs(
     sort: Annotated[
         str, typer.Option(help="Column to sort by; with a minus before it from high to low.")
     ] = "-finished",
-    export: Annotated[Path | None, typer.Option(help="Write all columns to this .csv or .parquet file.")] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(help="Write them to this file: all columns as .csv or .parquet, an archive as .jsonl."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """List finished runs, newest first: all, or those that meet every condition."""
@@ -45,18 +48,19 @@ def runs(
     if not out.is_dir():
         raise MdcgError(f"there is no folder {out}; give the folder of your runs with --out.")
     unreadable: list[tuple[Path, str]] = []
-    rows = [row_of(_name(folder, out), record) for folder, record in Store(out).records(unreadable)]
+    every = [(_name(place, out), record) for place, record in Store(out).records(unreadable)]
+    rows = [row_of(name, record) for name, record in every]
     plain = [{key: value for key, value in row.items() if key != "R"} for row in rows]
     names = [name for name in KINDS if name != "R"]  # a matrix is neither more nor less than another
     chosen = select(plain, [parse_filter(text, plain, names) for text in filters or []])
     key = find_key(sort.removeprefix("-"), plain, names)
-    found = [rows[place] for place in chosen]
-    found = [found[place] for place in in_order(found, key, down=sort.startswith("-"))]
+    order = in_order([rows[place] for place in chosen], key, down=sort.startswith("-"))
+    found = [rows[chosen[place]] for place in order]
     if unreadable:
         count = f"{len(unreadable)} entries" if len(unreadable) > 1 else "1 entry"
         print(f"mdcg: {count} of {out} cannot be read, the first: {unreadable[0][1]}", file=sys.stderr)
     if export is not None and write is not None:
-        write(export, found)
+        write(export, [every[chosen[place]] for place in order])
     if as_json:
         refused = [{"path": str(path), "reason": reason} for path, reason in unreadable]
         return print_json({"runs": found, "unreadable": refused})
@@ -69,9 +73,13 @@ def runs(
     return _print(found)
 
 
-def _name(folder: Path, out: Path) -> str:
+def _name(place: Path, out: Path) -> str:
     """As 'mdcg show' understands it with the same --out."""
-    return str(folder.relative_to(out)) if folder != out else folder.resolve().name
+    from mdcg.experiments.store import archive_of
+
+    if archive_of(place):
+        return place.name
+    return str(place.relative_to(out)) if place != out else place.resolve().name
 
 
 def _print(rows: Sequence[dict[str, Any]]) -> None:

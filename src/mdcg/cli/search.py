@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,9 @@ from mdcg.errors import MdcgError
 
 if TYPE_CHECKING:
     from mdcg.experiments.recipe import Recipe
-    from mdcg.experiments.store import Record
+    from mdcg.experiments.record import Record
+    from mdcg.experiments.spec import RunSpec
+    from mdcg.experiments.store import Store
     from mdcg.experiments.sweep import Undone
 
 
@@ -102,11 +105,21 @@ def _trained(asked: Recipe, options: dict[str, Any]) -> tuple[Undone, list[Recor
         probes=tuple(options["probe"] or ()),
     )
     if options["fresh"]:
-        for spec in specs:
-            site.store.forget(spec)
+        _forget(site.store, specs)
     work = Sweep([Cell({}, specs)], site, asked.scenario)
     undone = stopped_explained(lambda: work.run(retry=options["fresh"]))
     return undone, list(work.records().values())
+
+
+def _forget(store: Store, specs: Sequence[RunSpec]) -> None:
+    """Or say, before anything is forgotten, that a run cannot be."""
+    for spec in specs:
+        if archived := store.archived(spec):
+            raise MdcgError(
+                f"--fresh cannot repeat {spec.name}, a run of the archive {archived[0].parent}; choose another --out."
+            )
+    for spec in specs:
+        store.forget(spec)
 
 
 MARK = "# Chosen by mdcg search"

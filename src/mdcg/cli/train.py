@@ -47,8 +47,9 @@ def run(
     console = Console()
     console.print(accuracy_matrix(result.R.mean(0), console.width))
     console.print(comparison({name: result}, "", console))
+    store = Store(asked.out)
     for record in result.records:
-        print(Store(asked.out).folder(record.spec))
+        print(store.where(record.spec))
     return _print_share(results, options)
 
 
@@ -91,11 +92,10 @@ def _write_page(path: Path, results: dict[str, Result], title: str) -> None:
     from mdcg.report.read import Run, readable
     from mdcg.report.summary import summarise
 
-    runs = [
-        Run(readable(Store(result.out).folder(record.spec)), record)
-        for result in results.values()
-        for record in result.records
-    ]
+    runs = []
+    for result in results.values():
+        store = Store(result.out)
+        runs += [Run(readable(store.where(record.spec)), record) for record in result.records]
     write_whole(path, page(summarise(runs), title).encode("utf-8", "replace"))
 
 

@@ -104,7 +104,8 @@ def _outcome(ray: Any, task: Any, job: Job, site: Site) -> tuple[Undone, list[st
 
 
 def _all_left(job: Job, site: Site, reason: str) -> Undone:
-    return Undone(left={spec.name: reason for spec in job.specs if site.store.finished(spec) is None})
+    store = site.store
+    return Undone(left={spec.name: reason for spec in job.specs if store.finished(spec) is None})
 
 
 class _Silent:

@@ -10,10 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from pydantic import ValidationError
+
 from mdcg.data import Dataset
+from mdcg.errors import MdcgError
+from mdcg.experiments.record import Record
 from mdcg.experiments.runner import group_of
 from mdcg.experiments.spec import RunSpec
-from mdcg.experiments.store import Record
 from mdcg.train.epoch import steps_per_epoch
 from mdcg.train.group import Group
 
@@ -56,6 +59,7 @@ def cost_per_image(
         if (record.spec.fingerprint, record.spec.backbone, record.spec.precision)
         == (wanted.fingerprint, wanted.backbone, wanted.precision)
         and _same_device(record.environment.hardware.gpu, device, gpu)
+        and _is_known(record.spec)
     ]
     own = [record for record in alike if record.spec.method == wanted.method]
     # One of each setting is enough: runs of other seeds cost the same.
@@ -65,6 +69,15 @@ def cost_per_image(
         return Cost(median(costs), measured=True)
     rough = ROUGH.get((wanted.backbone, device))
     return None if rough is None else Cost(rough, measured=False)
+
+
+def _is_known(spec: RunSpec) -> bool:
+    """Whether its method still exists, with such settings: an archive may be older than both."""
+    try:
+        spec.built_method()
+    except (MdcgError, ValidationError):
+        return False
+    return True
 
 
 def _same_device(measured_on: str | None, device: str, gpu: str | None) -> bool:

@@ -1,4 +1,4 @@
-"""Runs as a table in a file: CSV, or Parquet where pyarrow is installed."""
+"""Runs in a file: as a table, in CSV or, where pyarrow is installed, Parquet; or as an archive."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from typing import Any, Literal, get_args, get_origin
 
 from mdcg import metrics
 from mdcg.errors import MdcgError
+from mdcg.experiments.archive import SUFFIX, write_archive
 from mdcg.experiments.environment import Versions
+from mdcg.experiments.record import Record
 from mdcg.experiments.select import Row
 from mdcg.experiments.spec import RunSpec
-from mdcg.experiments.store import Record
 from mdcg.extras import extra
 from mdcg.files import whole_file
 
+Named = tuple[str, Record]  # a run, and what it is called where it was found
 SETTING = "set."  # what the name of a method's or head's setting begins with
 BIGGEST = 2**53  # integers up to here are exact in every column of numbers
 
@@ -72,7 +74,7 @@ def columns(rows: Sequence[Row]) -> list[str]:
     return [*names[:place], *settings, *names[place:]]
 
 
-def writer_of(path: Path) -> Callable[[Path, Sequence[Row]], None]:
+def writer_of(path: Path) -> Callable[[Path, Sequence[Named]], None]:
     """What writes a file of this name, ready to be used: that something is missing is said before any work."""
     kind = path.suffix.lower()
     if kind == ".csv":
@@ -80,10 +82,13 @@ def writer_of(path: Path) -> Callable[[Path, Sequence[Row]], None]:
     if kind == ".parquet":
         extra("pyarrow.parquet", "parquet", "a Parquet file")
         return _write_parquet
-    raise MdcgError(f"cannot tell what kind of file {path} is to be; let its name end in .csv or .parquet.")
+    if kind == SUFFIX:
+        return lambda path, runs: write_archive(path, [record for _, record in runs])
+    raise MdcgError(f"cannot tell what kind of file {path} is to be; let its name end in .csv, .parquet or {SUFFIX}.")
 
 
-def _write_csv(path: Path, rows: Sequence[Row]) -> None:
+def _write_csv(path: Path, runs: Sequence[Named]) -> None:
+    rows = [row_of(*run) for run in runs]
     names = columns(rows)
     with whole_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
@@ -98,9 +103,10 @@ def _text(value: object) -> str | None:
     return json.dumps(value)
 
 
-def _write_parquet(path: Path, rows: Sequence[Row]) -> None:
+def _write_parquet(path: Path, runs: Sequence[Named]) -> None:
     arrow = extra("pyarrow", "parquet", "a Parquet file")
     parquet = extra("pyarrow.parquet", "parquet", "a Parquet file")
+    rows = [row_of(*run) for run in runs]
     names = columns(rows)
     types = {
         bool: arrow.bool_(),

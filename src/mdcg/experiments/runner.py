@@ -23,8 +23,9 @@ from mdcg.experiments.plan import (
     tidy,
 )
 from mdcg.experiments.presets import augmented
+from mdcg.experiments.record import Record
 from mdcg.experiments.spec import RunSpec
-from mdcg.experiments.store import Measurements, Record, Store
+from mdcg.experiments.store import Measurements, Store
 from mdcg.files import locked, remove_partial
 from mdcg.probes import Watch, made
 from mdcg.trackers import Followed, Outcome, Run, Telling, Tracker, opened
@@ -179,7 +180,7 @@ def _train_group(
         failures = state.failures(group)
         for k, spec in enumerate(specs):
             if k not in failures:
-                record = store.finished(spec)  # if it was stored before the group was interrupted
+                record = store.stored(spec)  # if it was stored before the group was interrupted
                 if record is None:
                     record = _record(spec, group, state, k, compute)
                     measured = {name: _measurements(state, k, name) for name in store.probes}

@@ -13,7 +13,7 @@ from typing import Any
 
 from mdcg.errors import MdcgError
 from mdcg.experiments.recipe import Recipe
-from mdcg.experiments.store import Record
+from mdcg.experiments.record import Record
 from mdcg.methods import METHODS
 from mdcg.methods.base import Value
 from mdcg.models import HEADS

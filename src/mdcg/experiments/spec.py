@@ -64,7 +64,7 @@ class RunSpec(BaseModel):
     @property
     def name(self) -> str:
         """A folder name that tells a reader what it holds."""
-        usual = METHODS[self.method].head
+        usual = METHODS[self.method].head if self.method in METHODS.names() else ""  # it may be gone with its package
         parts = [self.scenario, self.method, *([self.head] if self.head != usual else [])]
         parts += [f"m{self.memory}", f"s{self.seed}", self.digest()]
         return "_".join(re.sub(r"[^A-Za-z0-9.-]+", "-", part).strip("-")[-60:] for part in parts)

@@ -19,9 +19,10 @@ from mdcg.experiments.cost import cost_per_image, work
 from mdcg.experiments.environment import gpu_name, source
 from mdcg.experiments.failures import failure, note_failure
 from mdcg.experiments.plan import Warn, default_members, plan
+from mdcg.experiments.record import Record
 from mdcg.experiments.runner import group_of, probes_for, train
 from mdcg.experiments.spec import RunSpec
-from mdcg.experiments.store import Record, Store
+from mdcg.experiments.store import Store
 from mdcg.files import in_use
 from mdcg.probes import ProbeError
 from mdcg.scenario import parse

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mdcg import paper
 from mdcg.errors import MdcgError
 from mdcg.experiments.recipe import Recipe
+from mdcg.experiments.record import Record
 from mdcg.experiments.spec import RunSpec
-from mdcg.experiments.store import Record, measured_file, read_measurements
+from mdcg.experiments.store import measured_file, read_measurements
 from mdcg.registry import Registry, first_line
 
 if TYPE_CHECKING:

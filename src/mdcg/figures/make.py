@@ -108,8 +108,9 @@ def _train(
 ) -> None:
     """As sweeps, one for each set of probes; runs that can train together are looked at by the same ones."""
     groups: dict[tuple[str, bool], list[RunSpec]] = {}
+    stores = {frozenset(own): Store(asked.out, tuple(own)) for own in probes.values()}
     for name, spec in specs.items():
-        if Store(asked.out, tuple(probes[name])).finished(spec) is None:
+        if stores[frozenset(probes[name])].finished(spec) is None:
             groups.setdefault((spec.group_key(), bool(probes[name])), []).append(spec)
     sweeps: dict[tuple[str, ...], list[RunSpec]] = {}
     for own in groups.values():

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mdcg.experiments.record import Record
 from mdcg.metrics import Matrix
 from mdcg.report.read import Run
 from mdcg.report.summary import Section, Setting
@@ -71,10 +72,7 @@ def of_setting(setting: Setting) -> dict[str, Any]:
 
 def _run(run: Run, R: Matrix) -> dict[str, Any]:
     record = run.record
-    ends = np.cumsum(record.sizes)
-    classes = list(zip(record.class_names, record.class_accuracy.tolist(), strict=True))
     rows = [row for row in record.history if _is_epoch(row)]
-    kept = sum(map(len, record.memory.values()))
     return {
         "seed": record.spec.seed,
         "R": R,
@@ -85,9 +83,25 @@ def _run(run: Run, R: Matrix) -> dict[str, Any]:
         "loss": [float(row["loss"]) for row in rows],
         "train": [float(row["train_accuracy"]) for row in rows],
         "accuracy": {place: row["accuracy"] for place, row in enumerate(rows) if _are_numbers(row.get("accuracy"))},
-        "classes": [classes[end - size : end] for end, size in zip(ends, record.sizes, strict=True)],
-        "facts": [("folder", run.folder), *settings_of(record), ("images in memory", str(kept))],
+        "classes": _classes(record),
+        "facts": [("folder", run.folder), *settings_of(record), *_kept(record)],
     }
+
+
+def _classes(record: Record) -> list[list[tuple[str, float]]]:
+    """Of each task its classes and their accuracies; nothing where only tasks were counted."""
+    accuracy = record.class_accuracy
+    if accuracy is None:
+        return []
+    named = list(zip(record.class_names, accuracy.tolist(), strict=True))
+    ends = np.cumsum(record.sizes).tolist()
+    return [named[end - size : end] for end, size in zip(ends, record.sizes, strict=True)]
+
+
+def _kept(record: Record) -> list[tuple[str, str]]:
+    """An archive does not say how full the memory was."""
+    known = record.memory or not record.spec.memory
+    return [("images in memory", str(sum(map(len, record.memory.values()))))] if known else []
 
 
 def _forgetting(R: Matrix) -> Matrix:

@@ -8,19 +8,22 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import get_args
 
 import numpy as np
 
 from mdcg import metrics, paper
 from mdcg.experiments import presets
+from mdcg.experiments.presets import Preset
 from mdcg.experiments.protocol import PAPER
-from mdcg.experiments.spec import RunSpec
+from mdcg.experiments.spec import RunSpec, format_of
 from mdcg.methods import METHODS
 from mdcg.metrics import Matrix
 from mdcg.models import HEADS
 from mdcg.report.read import Run
 from mdcg.scenario import SCENARIOS, parse
 
+PRESETS: tuple[Preset, ...] = get_args(Preset)
 ALPHA = 0.05  # a difference with a smaller p counts as significant
 #: Named in other ways than by "field value", or no difference between settings of one section.
 ELSEWHERE = {"scenario", "fingerprint", "hold_out", "method", "memory", "head", "hyperparameters", "head_settings"}
@@ -144,25 +147,74 @@ def welch(ours: Spread, theirs: Spread) -> float | None:
     return float(2 * stdtr(freedom, -abs(t)))
 
 
-def paper_cell(spec: RunSpec) -> paper.Cell | None:
-    """What the paper prints for runs like this one: on test images, trained as the paper trained.
+def holm(ps: Sequence[float]) -> list[float]:
+    """Holm's correction: what each p is worth among all of them, in their order.
 
-    The preset `published` is another reading of the same paper: its heads and backbone count as the paper's.
+    That any of them is below 0.05 by chance alone then happens in 5% of such families, or less.
+
+    >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
+    [0.03, 0.06, 0.06]
     """
-    protocol = PAPER.get(parse(spec.scenario)[0])
-    if spec.hold_out or protocol is None or spec.method not in METHODS.names():
+    adjusted, least = [0.0] * len(ps), 0.0
+    for rank, place in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
+        least = max(least, min(1.0, (len(ps) - rank) * ps[place]))
+        adjusted[place] = least
+    return adjusted
+
+
+def paper_cell(spec: RunSpec) -> paper.Cell | None:
+    """What the paper prints for runs like this one. The preset `published` is another reading of the same paper."""
+    if preset_of(spec) is None:
         return None
-    asked = (spec.epochs, spec.batch_size, spec.rate, spec.momentum)
-    if asked != (protocol.epochs, protocol.batch_size, protocol.rate, protocol.momentum):
-        return None
-    if spec.backbone not in (protocol.backbone, presets.BACKBONES.get(protocol.backbone)):
-        return None
-    kind = METHODS[spec.method]
-    own = {name: field.default for name, field in kind.model_fields.items()} | kind.tuned(spec.scenario, spec.memory)
-    if spec.hyperparameters not in (own, {**own, **kind.published}):
-        return None
-    head = {published: ours for ours, published in presets.HEADS.items()}.get(spec.head, spec.head)
+    head = _papers_head(spec)
     return paper.cell(spec.scenario, spec.method, spec.memory, "" if head == METHODS[spec.method].head else head)
+
+
+def preset_of(spec: RunSpec) -> Preset | None:
+    """The preset that a run was trained with, on the paper's images and evaluated on its test images; None: neither.
+
+    Where both mean the same it is the paper's. Its precision does not matter, nor how often it was evaluated.
+    """
+    head = _papers_head(spec)
+    if spec.method not in METHODS.names() or head not in HEADS.names() or parse(spec.scenario)[0] not in PAPER:
+        return None
+    for preset in PRESETS:
+        asked = settings_of_preset(preset, spec.scenario, spec.method, spec.memory, head)
+        if all(getattr(spec, name) == value for name, value in asked.items()):
+            return preset
+    return None
+
+
+def settings_of_preset(preset: Preset, scenario: str, method: str, memory: int, head: str) -> dict[str, object]:
+    """What a preset makes of a spec's fields in a scenario of the paper; `head` by the paper's name.
+
+    What a method has as `published` are its own settings, but for `epochs` and `passes`, which are the run's.
+    """
+    dataset, _ = parse(scenario)
+    protocol, kind, published = PAPER[dataset], METHODS[method], preset == "published"
+    departures = kind.published if published else {}
+    backbone = presets.BACKBONES.get(protocol.backbone, protocol.backbone) if published else protocol.backbone
+    head = presets.HEADS.get(head, head) if published else head
+    own = {name: field.default for name, field in kind.model_fields.items()} | kind.tuned(scenario, memory)
+    return {
+        "format": format_of(scenario),
+        "hyperparameters": own | {name: value for name, value in departures.items() if name in own},
+        "head": head,
+        "head_settings": {name: default for name, (default, _) in HEADS[head].settings.items()},
+        "backbone": backbone,
+        "epochs": departures.get("epochs", protocol.epochs),
+        "batch_size": protocol.batch_size,
+        "rate": protocol.rate,
+        "momentum": protocol.momentum,
+        "hold_out": 0.0,
+        "augmentation": preset if dataset == presets.OTHER_PIXELS else "paper",
+        "passes": departures.get("passes", "joint"),
+    }
+
+
+def _papers_head(spec: RunSpec) -> str:
+    """The head by the paper's name, where the published code has another for it."""
+    return {published: ours for ours, published in presets.HEADS.items()}.get(spec.head, spec.head)
 
 
 def summarise(runs: Iterable[Run]) -> list[Section]:

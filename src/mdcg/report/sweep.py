@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from mdcg.experiments.display import duration
+from mdcg.experiments.record import Record
 from mdcg.experiments.spec import RunSpec
-from mdcg.experiments.store import Record
 from mdcg.experiments.sweep import Cell, Job, Planned, Undone
 from mdcg.methods import METHODS
 from mdcg.metrics import mean_std
@@ -63,7 +63,10 @@ def _several(numbers: Sequence[int]) -> str:
 
 
 def sweep_table(cells: Sequence[Cell], records: Mapping[str, Record], title: str, console: Console) -> Table:
-    """A line for each setting, a column for each memory size; below each result the paper's."""
+    """A line for each setting, a column for each memory size; below each result the paper's.
+
+    BWT is that at the end, which is what the paper's tables print.
+    """
     whole = _sweep_table(cells, records, title, with_bwt=True)
     if console.measure(whole, options=console.options.update(width=10_000)).maximum <= console.width:
         return whole
@@ -121,7 +124,7 @@ def _entry(records: Sequence[Record] | None, ranks: Sequence[float], with_bwt: b
     if not records:
         return Text("")
     mean, std = _accuracy(records)
-    bwt = mean_std([record.metrics["BWT"] for record in records])[0]
+    bwt = mean_std([record.metrics["BWT_final"] for record in records])[0]
     style = {0: "bold", 1: "underline"}.get(ranks.index(mean), "") if len(ranks) > 1 else ""
     text = Text(spread(mean, std) + _after(bwt, with_bwt), style=style)
     printed = paper_cell(records[0].spec)
@@ -145,7 +148,7 @@ def caption(cells: Sequence[Cell], records: Mapping[str, Record]) -> str:
     seeds = " to ".join(map(str, dict.fromkeys([counts[0], counts[-1]])))
     over = f"mean ± sample std over {seeds} seeds" if counts[-1] > 1 else "one seed"
     beside = "; below it the paper's" if any(paper_cell(spec) for specs in done for spec in specs) else ""
-    return f"ACC | BWT in percent, {over}{beside}. Bold: best, underlined: second."
+    return f"ACC | BWT-final in percent, {over}{beside}. Bold: best, underlined: second."
 
 
 def sweep_json(cells: Sequence[Cell], records: Mapping[str, Record], undone: Undone) -> dict[str, Any]:

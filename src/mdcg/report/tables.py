@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mdcg.api import Result
-from mdcg.experiments.store import Record
+from mdcg.experiments.record import Record
 from mdcg.metrics import Matrix
 
 CELL = 6  # characters of one entry of R
@@ -117,18 +117,20 @@ def run_panel(record: Record, folder: str, width: int) -> RenderableType:
         Text("accuracy in percent on task"),
         accuracy_matrix(record.R, width),
         metrics,
-        Text("final accuracy of each class"),
-        _classes(record),
+        *_classes(record),
         settings,
     ]
     spaced = [piece for part in parts for piece in (part, Text())]
     return Group(*spaced[:-1])
 
 
-def _classes(record: Record) -> Table:
+def _classes(record: Record) -> list[RenderableType]:
+    """Nothing where only tasks were counted."""
+    accuracy = record.class_accuracy
+    if accuracy is None:
+        return []
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     start = 0
-    accuracy = record.class_accuracy
     for task, size in enumerate(record.sizes):
         named = zip(record.class_names[start : start + size], accuracy[start : start + size], strict=True)
         table.add_row(
@@ -136,7 +138,7 @@ def _classes(record: Record) -> Table:
             Text(", ".join(f"{name}: {value:.1f}" for name, value in named)),
         )
         start += size
-    return table
+    return [Text("final accuracy of each class"), table]
 
 
 def settings_of(record: Record) -> Sequence[tuple[str, str]]:
