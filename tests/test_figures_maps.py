@@ -72,9 +72,9 @@ def test_frames_are_around_the_best_accuracy_of_each_memory_size() -> None:
 
 
 def test_pick_takes_one_set_of_other_settings() -> None:
-    usual, other = runs_of(1), runs_of(1, divergence="teacher-student")
+    usual, other = runs_of(1), runs_of(1, divergence="student-teacher")
     assert Tradeoff().pick([*other, *usual]) == usual  # as many of each: those as the paper chose
-    more = runs_of(2, divergence="teacher-student")
+    more = runs_of(2, divergence="student-teacher")
     assert Tradeoff().pick([*usual, *more]) == more
     assert Tradeoff().pick([*usual[:-1], *other]) == other  # the fuller map
     assert Tradeoff().pick([*usual, finished(spec("replay"))]) == usual

@@ -9,6 +9,7 @@ import math
 import os
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from scipy import stats
 
 from mdcg import metrics, paper
 from mdcg.errors import MdcgError
+from mdcg.experiments.recipe import make_recipe
 from mdcg.experiments.record import Record
 from mdcg.experiments.spec import RunSpec
 from mdcg.experiments.store import read_record
@@ -34,7 +36,7 @@ from mdcg.report.payload import lean, script
 from mdcg.report.read import Run, find_runs
 from mdcg.report.summary import Section, Setting, Spread, paper_cell, summarise, welch
 from mdcg.report.sweep import caption, sweep_table
-from tests.conftest import Cli
+from tests.conftest import Cli, toy_dataset
 
 EVIL = "</script><img src=x onerror=alert(1)>"
 
@@ -128,6 +130,25 @@ def test_names_say_what_differs_and_no_more() -> None:
     assert names(made_run(), made_run(evaluate_every=5)) == {"md-cg, evaluated every 0", "md-cg, evaluated every 5"}
     assert names(made_run(), made_run(memory=200, evaluate_every=5)) == {"md-cg"}
     assert names(made_run(method="of a package that is gone")) == {"of a package that is gone, incremental"}
+
+
+def test_the_published_preset_has_a_name() -> None:
+    """In place of all that it sets; other settings are told from the default as if it were not there."""
+    cifar = replace(toy_dataset([4] * 10, side=32, channels=3), name="cifar10")
+
+    def run(method: str, **words: Any) -> Run:
+        (spec,) = make_recipe(scenario="c10-5", method=method, memory=500, **words).resolve(cifar)
+        return made_run(**spec.model_dump(exclude={"head_settings"}))
+
+    for method in ("er-ace", "er-lode", "ss-il", "ld", "md-cg"):  # epochs, passes, heads and settings
+        assert names(run(method), run(method, preset="published")) == {method, f"{method}, published"}
+    past_only = run("er-ace", set={"current_in_memory": False})
+    assert names(run("er-ace"), past_only, run("er-ace", preset="published")) == {
+        "er-ace, current_in_memory True",
+        "er-ace, current_in_memory False",
+        "er-ace, published",
+    }
+    assert names(run("replay"), run("replay", passes="separate")) == {"replay", "replay, passes separate"}
 
 
 @given(

@@ -76,6 +76,14 @@ def test_every_combination(recipe: Path) -> None:
     assert [(one[0], one[1]) for one in keys(recipe)] == [(m, [s]) for m in ("replay", "md") for s in (20, 30)]
 
 
+def test_a_preset_for_all_of_a_recipe(recipe: Path, tmp_path: Path) -> None:
+    """`sweep RECIPE --preset published`: the same cells, as the published code."""
+    paper, published = (mdcg.Sweep.read(recipe, out=tmp_path, preset=name) for name in ("paper", "published"))
+    heads = [{spec.head for cell in work.cells for spec in cell.specs} for work in (paper, published)]
+    assert heads == [{"incremental", "cascaded-gates"}, {"incremental", "cascaded-gates-with-own"}]
+    assert [cell.labels for cell in paper.cells] == [cell.labels for cell in published.cells]
+
+
 def test_labels_are_text(recipe: Path, tmp_path: Path) -> None:
     """Whatever YAML would make of them: on and yes are not both True."""
     recipe.write_text(
@@ -405,6 +413,7 @@ def test_bad_recipes(cli: Cli, tmp_path: Path, text: str, told: str) -> None:
         ("RECIPE --device tpu", "'device' is wrong"),
         ("RECIPE --precision fp8", "unknown precision"),
         ("RECIPE --seeds 3-1", "mdcg: '3-1' is not a usable range"),
+        ("RECIPE --preset old", "'preset' is wrong: input should be 'paper' or 'published', not 'old'"),
     ],
 )
 def test_bad_commands(cli: Cli, recipe: Path, words: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:

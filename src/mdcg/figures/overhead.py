@@ -42,9 +42,10 @@ class Overhead:
 def overhead(spec: RunSpec, sizes: Sequence[int]) -> Overhead:
     """Of a run, after its last task; `sizes` are the classes of each."""
     shape, kind = shape_of(spec), METHODS[spec.method]
+    images = spec.memory + spec.built_method().second_memory_size()
     of_head = _in_head(spec.head, features(spec.backbone, shape), tuple(sizes))
     return Overhead(
-        pixels=math.prod(shape) * spec.memory,
+        pixels=math.prod(shape) * images,
         gate_weights=of_head.gate_weights,
         gate_biases=of_head.gate_biases,
         logits=spec.memory * of_head.outputs if kind.keeps_logits else 0,

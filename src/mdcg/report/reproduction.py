@@ -30,7 +30,7 @@ In percent, mean ± sample standard deviation over seeds. The first ACC is of ru
 runs with `--preset published`, "same" where that changes nothing for the method. Runs are counted for both. p is of
 Welch's t-test of our ACC against the paper's mean and deviation over {paper.RUNS} runs, after Holm's correction over a
 family: all cells of one printed table, its scenarios together, for which p can be computed, with one of the two
-presets. Bold: p < {ALPHA:g}. BWT-final, over the last row of R, is what the paper prints as BWT.
+presets. Bold: p < {ALPHA:g}. BWT-final, over the last row of R, stands beside the paper's BWT.
 """
 
 

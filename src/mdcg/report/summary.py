@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import get_args
@@ -244,10 +244,15 @@ def _usual_order(key: tuple[str, float, str]) -> tuple[int, str, float, str]:
 def _section(title: str, groups: list[list[Run]]) -> Section:
     facts = [_facts(group[0]) for group in groups]
     usual = {key: Counter(fact[key] for fact in facts).most_common(1)[0][0] for key in facts[0]}
-    exceptions = [
-        [f"{key.replace('_', ' ')} {fact[key]}" for key in usual if fact[key] != usual[key]] for fact in facts
-    ]
     specs = [group[0].record.spec for group in groups]
+    exceptions = [
+        [
+            f"{key.replace('_', ' ')} {fact[key]}"
+            for key in usual
+            if fact[key] != usual[key] and key not in _implied(spec)
+        ]
+        for fact, spec in zip(facts, specs, strict=True)
+    ]
     names = [
         [spec.method, *_head(spec), *own, *unusual]
         for spec, own, unusual in zip(specs, _chosen(specs), exceptions, strict=True)
@@ -275,20 +280,32 @@ def _shared(usual: dict[str, str], exceptions: bool) -> str:
     return text + (", except where a name says otherwise" if exceptions else "")
 
 
+def _implied(spec: RunSpec) -> Mapping[str, object]:
+    """What need not be said of a run that is said to be `published`."""
+    if preset_of(spec) != "published":
+        return {}
+    return settings_of_preset("published", spec.scenario, spec.method, spec.memory, _papers_head(spec))
+
+
 def _head(spec: RunSpec) -> list[str]:
     known = spec.method in METHODS.names()
-    return [] if known and spec.head == METHODS[spec.method].head else [spec.head]
+    head = _papers_head(spec) if preset_of(spec) == "published" else spec.head
+    return [] if known and head == METHODS[spec.method].head else [head]
 
 
 def _chosen(specs: Sequence[RunSpec]) -> list[list[str]]:
     """Of each spec the hyperparameters that tell it from others of its method and head.
 
     A value that is the method's own choice for a memory size tells nothing, though it may differ from size to size:
-    such settings are one line of a chart. Any other value is named wherever not all have it.
+    such settings are one line of a chart. Any other value is named wherever not all have it. Those of the preset
+    `published` have its name instead.
     """
     told: list[list[str]] = [[] for _ in specs]
     families: dict[tuple[str, str], list[int]] = {}
     for place, spec in enumerate(specs):
+        if preset_of(spec) == "published":
+            told[place].append("published")
+            continue
         families.setdefault((spec.method, spec.head), []).append(place)
     for places in families.values():
         values = {place: {**specs[place].hyperparameters, **specs[place].head_settings} for place in places}
