@@ -224,7 +224,7 @@ BAD = [
     ("run --scenario digits-5 --method ss-il --memory 100 --set weight=-1", "'weight' is wrong"),
     ("run --scenario digits-5 --method ss-il --memory 100 --set temperature=0", "should be greater than 0"),
     ("run --scenario digits-5 --method replay --memory 100 --passes twice", "should be 'joint' or 'separate'"),
-    ("run --scenario digits-5 --method ss-il --memory 100 --set current_in_memory=true", "give memory_among=all as well"),
+    ("run --scenario digits-5 --method ss-il --memory 100 --set current_in_memory=true", "give memory_among=all"),
     ("run --scenario digits-5 --method md --memory 100 --set divergence=sideways", "or 'student-teacher'"),
     ("run --scenario digits-5 --method gem --memory 100 --set lam=1", "unknown setting of gem 'lam'"),
     ("run --scenario digits-5 --method md --memory 100 --preset newest", "'paper' or 'published'"),

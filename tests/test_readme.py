@@ -1,4 +1,4 @@
-"""The README's method works as printed."""
+"""The README's method works as printed, and what its commands install can be had anywhere."""
 
 from __future__ import annotations
 
@@ -25,3 +25,11 @@ def test_the_method_in_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     )
     assert result.records[0].spec.hyperparameters == {"weight": 2.0}
     assert result.R[0, 1].min() > 30  # both tasks are known at the end
+
+
+def test_pins_are_of_public_versions() -> None:
+    """A local version (1.0+cpu) is on no public index, where both commands would fail."""
+    lines = (README.parent / "constraints.txt").read_text().splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert any(pin.startswith("torch==") for pin in pins)
+    assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][0-9a-z.!]*", pin) for pin in pins), pins

@@ -20,10 +20,11 @@ from mdcg.experiments import Recipe, Record, RunSpec
 from mdcg.experiments.archive import write_archive
 from mdcg.experiments.presets import Preset
 from mdcg.methods import METHODS
+from mdcg.report.export import markdown
 from mdcg.report.notes import NOTES, read_notes
 from mdcg.report.read import Run, find_runs
 from mdcg.report.reproduction import BEGIN, END, compared, reproduction, write_reproduction
-from mdcg.report.summary import PRESETS, holm, paper_cell, preset_of
+from mdcg.report.summary import PRESETS, holm, paper_cell, preset_of, summarise
 from mdcg.scenario import parse
 from tests.conftest import Cli, toy_dataset
 
@@ -382,10 +383,11 @@ def test_mistakes_in_notes(text: str, told: str, tmp_path: Path) -> None:
 # ---- what is committed ----
 
 
-def test_the_committed_page_is_that_of_the_committed_runs() -> None:
-    """If it is not: mdcg report results --reproduction docs/reproduction.md"""
+def test_the_committed_tables_are_those_of_the_committed_runs() -> None:
+    """If they are not: mdcg report results --reproduction docs/reproduction.md, and table.md of mdcg report results."""
     found = find_runs(ROOT / "results")
     assert (found.unreadable, found.copies) == (0, 0)
     page = (ROOT / "docs" / "reproduction.md").read_text("utf-8")
     expected = f"{BEGIN}\n\n{reproduction(found.runs, read_notes(ROOT / 'results' / NOTES))}\n{END}"
     assert page[page.index(BEGIN) : page.index(END) + len(END)] == expected
+    assert (ROOT / "results" / "table.md").read_text("utf-8") == markdown(summarise(found.runs))
