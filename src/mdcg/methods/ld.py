@@ -43,7 +43,7 @@ class LogitsDistillation(Method):
         0, ge=0, le=10_000_000, description="images of a second memory that are trained on, as Replay does; 0: none"
     )
     distilled: Literal["as-current", "twice"] = Field(
-        "as-current", description="memory images of a step: as many as current ones, or twice as many"
+        "as-current", description="memory images of a step: as many as current ones, or twice: two for each"
     )
 
     def second_memory_size(self) -> int:

@@ -47,13 +47,17 @@ class SsIl(Method):
     divided: bool = Field(
         False, description="whether the cross-entropy is divided by the batch size once more, from task 2 on"
     )
-    memory_among: Literal["old", "all"] = Field("old", description="classes among which memory images are told apart")
-    distilled: Literal["all", "memory"] = Field("all", description="images on which the teacher is followed")
+    memory_among: Literal["old", "all"] = Field(
+        "old", description="classes among which memory images are told apart: old, or all"
+    )
+    distilled: Literal["all", "memory"] = Field(
+        "all", description="images on which the teacher is followed: all, or memory"
+    )
     current_in_memory: bool = Field(
         False, description="whether a task's images go into memory before it is learned, not after"
     )
     memory_batches: Literal["anew", "once"] = Field(
-        "anew", description="drawn anew in each epoch, or once per task and then repeated, crops included"
+        "anew", description="anew in each epoch, or once: drawn once per task and then repeated, crops included"
     )
 
     @model_validator(mode="after")
