@@ -276,9 +276,56 @@ def test_exports_of_some_runs(trained: Path, tmp_path: Path, cli: Cli) -> None:
     file = tmp_path / "naive.jsonl"
     assert cli("runs", "method=naive", "--out", trained, "--export", file).code == 0
     assert [record.spec.method for record in read_archive(file).records] == ["naive", "naive"]
-    assert cli("runs", "seed=9", "--out", trained, "--export", file).code == 0
-    assert file.read_text() == ""
-    assert [left.name for left in tmp_path.iterdir()] == ["naive.jsonl"]
+    assert cli("runs", "seed=9", "--out", trained, "--export", tmp_path / "none.jsonl").code == 0
+    assert (tmp_path / "none.jsonl").read_text() == ""
+    assert cli("runs", "--out", trained, "--export", file).code == 0  # more of them may be added
+    assert len(read_archive(file).records) == 4
+
+
+def test_an_export_loses_no_run(trained: Path, tmp_path: Path, cli: Cli) -> None:
+    """An archive may be the only place where a run is, and hold lines that another version can read."""
+    file = tmp_path / "all.jsonl"
+    assert cli("runs", "--out", trained, "--export", file).code == 0
+    before = file.read_bytes()
+    told = cli("runs", "method=naive", "--out", tmp_path, "--export", file).sentence()
+    assert told == f"mdcg: {file} holds 2 runs that would be lost; choose them too, or give another file."
+    assert file.read_bytes() == before
+    newer = before.splitlines()[0].replace(b'"format":2', b'"format":99', 1)
+    file.write_bytes(before + newer + b"\n")
+    answer = cli("runs", "--out", tmp_path, "--export", file)
+    assert (answer.code, "holds a run that would be lost; choose it too" in answer.err) == (2, True)
+    assert file.read_bytes() == before + newer + b"\n"
+
+
+def test_what_cannot_be_read_is_not_trained_again_in_silence(only_archived: Path, cli: Cli) -> None:
+    words = [
+        "run",
+        "--scenario",
+        "digits-2",
+        "--method",
+        "replay",
+        "--memory",
+        20,
+        "--epochs",
+        1,
+        "--out",
+        only_archived,
+    ]
+    file = only_archived / "all.jsonl"
+    lines = file.read_bytes().splitlines()
+    file.write_bytes(b"\n".join([*lines[:-1], lines[-1][:-40]]))  # of seed 1
+    answer = cli(*words)
+    assert answer.code == 0
+    assert f"line {len(lines)} of {file} is damaged, or is no run of mdcg" in answer.err
+    assert "already finished" in answer.err
+    file.write_bytes(b"\n".join(lines).replace(b'{"format":2', b'{"format":99', 1))
+    assert "was written by a newer version of mdcg (format 99" in cli(*words).sentence()
+    assert not list(only_archived.glob("*/result.json"))
+
+
+def test_capital_letters(trained: Path, tmp_path: Path, cli: Cli) -> None:
+    assert cli("runs", "--out", trained, "--export", tmp_path / "all.JSONL").code == 0
+    assert len(list(Store(tmp_path).records())) == 4
 
 
 def test_a_report_of_archives_is_that_of_folders(trained: Path, only_archived: Path, tmp_path: Path, cli: Cli) -> None:

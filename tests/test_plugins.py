@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from torch import Tensor, nn
 
 import mdcg
+from mdcg.memory import Draw
 from mdcg.methods.base import METHODS, cross_entropy
 from mdcg.models.backbones import BACKBONES
 from mdcg.registry import Registry
@@ -60,6 +61,17 @@ CONTRADICTIONS: dict[str, dict[str, object]] = {
     "gradients of a memory": {"gradient_per_task": True},
     "does not define 'combine'": {"gradient_per_task": True, "uses_memory": True},
     "trains on a memory": {"trains_on": "memory", "uses_memory": True},
+    "a second memory and uses no first": {"second_memory_size": lambda self: 20},
+    "draws from a second memory and has none": {
+        "uses_memory": True,
+        "memory_draws": lambda self, batch, past: [Draw(batch, second=True)] if past else [],
+    },
+    "come before those with a pass of their own": {
+        "uses_memory": True,
+        "memory_draws": lambda self, batch, past: [Draw(batch), Draw(batch, joins=True)] if past else [],
+    },
+    "'added' names what is no field": {"added": {"weight": 1.0}},
+    "'published' names what is no field": {"published": {"pases": "separate"}},
 }
 
 
@@ -73,6 +85,18 @@ def test_declarations_that_contradict_each_other(reason: str, monkeypatch: pytes
         mdcg.run(scenario="digits-2", method="odd", memory=30, head=head)
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_teacher_as_methods_had_it_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(METHODS, "_known", dict(METHODS._known))
+
+    @METHODS.register("former")
+    class Former(Halved):
+        uses_teacher: ClassVar[bool] = True
+        teacher_sees: ClassVar[Any] = "all"
+
+    with pytest.raises(mdcg.MdcgError, match="'teacher_sees' is a method, not a value"):
+        mdcg.run(scenario="digits-2", method="former", memory=30)
 
 
 def test_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,7 +144,12 @@ def test_the_preset_turns_all_of_them_on() -> None:
     own = {"divergence": "teacher-student", "second_memory": 200, "distilled": "twice"}
     assert ld.hyperparameters == {"alpha": 0.1, **own}
     ss_il = published("ss-il")
-    assert (ss_il.passes, ss_il.epochs) == ("separate", 100)
+    assert (ss_il.passes, ss_il.epochs) == ("separate", 10)
+    for name, epochs in (("cifar10", 100), ("cifar100", 100), ("tinyimagenet", 30)):  # by the published scripts
+        dataset = replace(toy_dataset([4] * 20, side=64, channels=3), name=name)
+        scenario = {"cifar10": "c10-5", "cifar100": "c100-10", "tinyimagenet": "tym-10"}[name]
+        recipe = make_recipe(scenario=scenario, method="ss-il", memory=100, preset="published")
+        assert recipe.resolve(dataset)[0].epochs == epochs
     assert ss_il.hyperparameters == {
         "temperature": 2.0,
         "weight": 1.0,

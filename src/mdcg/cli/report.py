@@ -35,7 +35,8 @@ def report(
         print(f"mdcg: left out older copies of the same runs: {found.copies}", file=sys.stderr)
     if reproduction is not None:
         write_reproduction(reproduction, found.runs, runs / NOTES)
-        return print(f"reproduction: {reproduction}")
+        print(f"reproduction: {reproduction}")
+        return
     from mdcg.report.page import page  # which brings libraries to draw with
 
     sections = summarise(found.runs)
@@ -48,4 +49,4 @@ def report(
     for name, text in contents.items():
         write_whole(out / name, text.encode("utf-8", "replace"))
     print(f"tables: {', '.join(str(out / name) for name in list(contents)[:3])}")
-    return print(f"report: {out / 'index.html'}")
+    print(f"report: {out / 'index.html'}")

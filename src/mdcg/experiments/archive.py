@@ -16,12 +16,14 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from mdcg.errors import MdcgError
 from mdcg.experiments.record import DAMAGE, NewerFormat, Record, as_record
 from mdcg.files import write_whole
 
 SUFFIX = ".jsonl"
 DIGITS = 6  # significant ones, of the history's numbers
-MARKS = (b'"format"', b'"spec"')  # every line of ours begins with both
+MARKS = (b'"format"', b'"spec"')  # every line of ours begins with both,
+LOOK = 2**20  # so that they are among the first bytes of a file of ours, even if its first line is damaged
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,22 @@ class Archive:
 
     records: tuple[Record, ...]
     unreadable: tuple[str, ...]
+    newer: str | None = None  # the first of these that only a newer version can read
 
 
 def write_archive(path: Path, records: Iterable[Record]) -> None:
-    """One line for each, in order of names: a run that is added or changed is one line of a diff."""
-    lines = [_line(record) for record in sorted(records, key=lambda record: record.spec.name)]
+    """One line for each, in order of names: a run that is added or changed is one line of a diff.
+
+    An archive that is there gives way only to one that has all of its runs: it may be the only place where they are.
+    """
+    ordered = sorted(records, key=lambda record: record.spec.name)
+    before = read_archive(path) if path.exists() else Archive((), ())
+    kept = {record.spec.digest() for record in ordered}
+    lost = sum(record.spec.digest() not in kept for record in before.records) + len(before.unreadable)
+    if lost:
+        runs, them = ("a run", "it") if lost == 1 else (f"{lost} runs", "them")
+        raise MdcgError(f"{path} holds {runs} that would be lost; choose {them} too, or give another file.")
+    lines = [_line(record) for record in ordered]
     write_whole(path, "".join(lines).encode())
 
 
@@ -50,9 +63,10 @@ def read_archive(path: Path) -> Archive:
 @lru_cache(maxsize=256)
 def _read(path: Path, changed: int, size: int) -> Archive:
     """`changed` and `size` tell one state of the file from another."""
-    records, unreadable = [], []
+    records, unreadable, newer = list[Record](), list[str](), None
     with path.open("rb") as file:
-        if not any(all(mark in line for mark in MARKS) for line in file):
+        beginning = file.read(LOOK)
+        if not all(mark in beginning for mark in MARKS):
             return Archive((), ())
         file.seek(0)
         for number, line in enumerate(file, 1):
@@ -62,9 +76,10 @@ def _read(path: Path, changed: int, size: int) -> Archive:
                     records.append(as_record(_by_rows(from_json(line, allow_inf_nan=False)), where))
             except NewerFormat as error:
                 unreadable.append(str(error))
+                newer = newer or str(error)
             except DAMAGE:
                 unreadable.append(f"{where} is damaged, or is no run of mdcg; remove it, or export its run again.")
-    return Archive(tuple(records), tuple(unreadable))
+    return Archive(tuple(records), tuple(unreadable), newer)
 
 
 def _line(record: Record) -> str:

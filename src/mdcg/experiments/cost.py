@@ -17,6 +17,7 @@ from mdcg.errors import MdcgError
 from mdcg.experiments.record import Record
 from mdcg.experiments.runner import group_of
 from mdcg.experiments.spec import RunSpec
+from mdcg.scenario import parse
 from mdcg.train.epoch import steps_per_epoch
 from mdcg.train.group import Group
 
@@ -72,8 +73,9 @@ def cost_per_image(
 
 
 def _is_known(spec: RunSpec) -> bool:
-    """Whether its method still exists, with such settings: an archive may be older than both."""
+    """Whether there is such a scenario and method, with such settings: an archive may be older than all of them."""
     try:
+        parse(spec.scenario)
         spec.built_method()
     except (MdcgError, ValidationError):
         return False

@@ -81,7 +81,9 @@ def plan(
 
 
 def say_what_is_repeated(store: Store, specs: Sequence[RunSpec], warn: Warn) -> None:
-    """Finished runs that train once more, because probes have not looked at them."""
+    """Finished runs that train once more, because probes have not looked at them, and others that may."""
+    for reason in store.damaged():
+        warn(reason)
     again = sum(store.finished(spec) is None and store.result(spec) is not None for spec in specs)
     if again:
         warn(f"{again} finished runs are trained again, so that {', '.join(store.probes)} can look at them.")

@@ -1,22 +1,44 @@
 """The preset `published`: what the paper's published code does where it departs from the paper.
 
 Each departure is an option of its own: a method's fields, the forward passes and the epochs of a run
-(`Method.published`), and here heads, a backbone and how images are prepared. The preset turns all of them on. What is
-asked for besides still counts, while a head of the paper means that of the published code.
+(`Method.published` and the two beside it), and here heads, a backbone and how images are prepared. The preset turns all
+of them on. What is asked for besides still counts, while a head of the paper means that of the published code.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from mdcg.data import Dataset
 from mdcg.data.load import CIFAR10_MEAN, CIFAR10_STD
+from mdcg.methods.base import Method, Passes, Value
+from mdcg.scenario import parse
 
 Preset = Literal["paper", "published"]
 HEADS = {"cascaded-gates": "cascaded-gates-with-own", "single-gate": "scalar-gates"}
 BACKBONES = {"resnet18": "resnet18-1000"}  # in place of the protocol's
 OTHER_PIXELS = "tinyimagenet"  # prepared as CIFAR-10's images, without a crop
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What a preset sets of a method's runs where nothing else is asked for."""
+
+    settings: Mapping[str, Value]  # fields of the method
+    passes: Passes
+    epochs: int
+
+
+def defaults(preset: Preset, kind: type[Method], scenario: str, memory: int, usual: int) -> Defaults:
+    """Of runs with this memory, where the scenario's protocol has `usual` epochs."""
+    fields = {name: field for name, field in kind.model_fields.items() if not field.is_required()}
+    chosen = {name: field.get_default() for name, field in fields.items()} | kind.tuned(scenario, memory)
+    if preset == "paper":
+        return Defaults(chosen, "joint", usual)
+    epochs = kind.published_epochs.get(parse(scenario)[0], usual)
+    return Defaults({**chosen, **kind.published}, kind.published_passes if kind.replays() else "joint", epochs)
 
 
 def augmented(dataset: Dataset, augmentation: Preset) -> Dataset:

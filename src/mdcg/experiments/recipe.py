@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,11 +17,10 @@ from mdcg.experiments.protocol import protocol
 from mdcg.experiments.spec import RunSpec, format_of
 from mdcg.experiments.words import number, parse_seeds, read_value
 from mdcg.methods import METHODS
-from mdcg.methods.base import Value
+from mdcg.methods.base import Passes, Value
 from mdcg.models import HEADS
 from mdcg.models.backbones import backbone_names
 from mdcg.scenario import canonical, parse, task_sizes
-from mdcg.train.group import Passes
 from mdcg.train.precision import PRECISIONS
 
 
@@ -227,11 +225,10 @@ class Recipe(BaseModel):
                 f"--augmentation out for {self.scenario}.",
                 about="augmentation",
             )
-        preset: Mapping[str, Any] = kind.published if published else {}
-        given = {key: value for key, value in {**preset, **chosen}.items() if key in kind.model_fields}
-        replays = kind.uses_memory and kind.trains_on != "memory" and not kind.gradient_per_task
+        preset = presets.defaults(self.preset, kind, self.scenario, memory, usual.epochs)
+        given = {key: value for key, value in chosen.items() if key in kind.model_fields}
         try:
-            method = kind(**{**kind.tuned(self.scenario, memory), **given})
+            method = kind(**{**preset.settings, **given})
         except ValidationError as error:
             field = error.errors()[0]["loc"]
             raise MdcgError(
@@ -250,7 +247,7 @@ class Recipe(BaseModel):
             head=head,
             head_settings=settings,
             backbone=self.backbone or backbone,
-            epochs=self.epochs or preset.get("epochs", usual.epochs),
+            epochs=self.epochs or preset.epochs,
             batch_size=self.batch_size or usual.batch_size,
             rate=self.rate or usual.rate,
             momentum=usual.momentum if self.momentum is None else self.momentum,
@@ -258,7 +255,7 @@ class Recipe(BaseModel):
             hold_out=self.hold_out,
             evaluate_every=self.evaluate_every,
             augmentation=augmentation if dataset.name == presets.OTHER_PIXELS else "paper",
-            passes=(self.passes or preset.get("passes", "joint")) if replays else "joint",
+            passes=self.passes or preset.passes if kind.replays() else "joint",
             seed=seed,
         )
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 from mdcg.experiments.presets import Preset
 from mdcg.methods import METHODS, Method
-from mdcg.methods.base import Value, shared_settings
+from mdcg.methods.base import Passes, Value, shared_settings
 from mdcg.scenario import parse
-from mdcg.train.group import Member, Passes, Training
+from mdcg.train.group import Member, Training
 
 # Part of a run's identity: raised when a change alters what runs compute, for the datasets that it concerns.
 FORMATS = {"cifar100": 2}  # 2: normalised by its own statistics, not by CIFAR-10's
@@ -51,14 +50,19 @@ class RunSpec(BaseModel):
     @field_validator("hyperparameters")
     @classmethod
     def _with_later_ones(cls, value: dict[str, Value], info: ValidationInfo) -> dict[str, Value]:
-        """Of older results, which do not name the settings that came later."""
-        return {**_added(info.data.get("method", "")), **value}
+        """Of older results, which do not name the settings that came later and may name some that are gone."""
+        kind = _kind(info.data.get("method", ""))
+        if kind is None:
+            return value
+        return {**kind.added, **{key: one for key, one in value.items() if (key, one) not in kind.removed.items()}}
 
     def digest(self) -> str:
         """Settings that came later count only where they are not as before: older results keep their names."""
         content = {key: value for key, value in self.model_dump().items() if (key, value) not in ADDED.items()}
-        later = _added(self.method).items()
-        own = {key: value for key, value in self.hyperparameters.items() if (key, value) not in later}
+        own, kind = self.hyperparameters, _kind(self.method)
+        if kind is not None:
+            own = {key: value for key, value in own.items() if (key, value) not in kind.added.items()}
+            own = {**kind.removed, **own}
         return _digest({**content, "hyperparameters": own})
 
     @property
@@ -119,8 +123,9 @@ def format_of(scenario: str) -> int:
     return FORMATS.get(parse(scenario)[0], FIRST_FORMAT)
 
 
-def _added(method: str) -> Mapping[str, Value]:
-    return METHODS[method].added if method in METHODS.names() else {}
+def _kind(method: str) -> type[Method] | None:
+    """None for one whose package is gone."""
+    return METHODS[method] if method in METHODS.names() else None
 
 
 def _digest(content: dict[str, Any]) -> str:

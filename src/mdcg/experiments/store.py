@@ -157,9 +157,17 @@ class Store:
             raise MdcgError(f"there is no run '{name}', and no finished run in {self.root}; give --out or a path.")
         raise unknown("run", name, [*known, *archived])
 
+    def damaged(self) -> list[str]:
+        """A sentence for each line of an archive that cannot be read: its run counts as not done."""
+        return [reason for path in self._look()[1] for reason in read_archive(path).unreadable]
+
     @cached_property
     def _archived(self) -> Archived:
-        return newest(self._look()[1])
+        archives = self._look()[1]
+        for path in archives:
+            if newer := read_archive(path).newer:  # which run it is cannot be told, so none may be made again
+                raise NewerFormat(newer)
+        return newest(archives)
 
     def _look(self, note: Callable[[OSError], None] | None = None) -> tuple[list[Path], list[Path]]:
         """Folders of runs and archives, each in order of names; not those within a run's folder, nor hidden ones."""
@@ -171,7 +179,7 @@ class Store:
                 folders.clear()  # the run's own
                 runs.append(folder)
                 continue
-            named = sorted(name for name in files if name.endswith(SUFFIX) and not name.startswith("."))
+            named = sorted(name for name in files if name.lower().endswith(SUFFIX) and not name.startswith("."))
             archives += [folder / name for name in named if (folder / name).is_file()]
         return runs, archives
 
@@ -189,7 +197,7 @@ def newest(archives: Iterable[Path]) -> Archived:
 
 def archive_of(place: Path) -> Path | None:
     """The archive that a run stands in, if it has no folder."""
-    return place.parent if place.parent.suffix == SUFFIX and place.parent.is_file() else None
+    return place.parent if place.parent.suffix.lower() == SUFFIX and place.parent.is_file() else None
 
 
 def read_record(folder: Path) -> Record:

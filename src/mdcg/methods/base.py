@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ Choices = Mapping[str, Mapping[int, float]]  # a hyperparameter's value by scena
 NeedsHead = Literal["any", "growing", "fixed"]
 TeacherSees = Literal["memory", "all"]
 Divergence = Literal["teacher-student", "student-teacher"]
+Passes = Literal["joint", "separate"]  # whether memory images go through the network with the current ones
 TrainsOn = Literal["task", "seen", "memory"]
 
 
@@ -84,17 +86,40 @@ class Method(BaseModel):
     starts_anew: ClassVar[bool] = False  # forgets all weights when a task begins
     chosen: ClassVar[Mapping[str, Choices]] = {}  # of each field, what the paper chose
     grid: ClassVar[Mapping[str, Sequence[float]]] = {}  # of each field, the values that a search tries
-    # Where the paper's published code departs from it: fields, and of the run `passes` and `epochs`.
-    published: ClassVar[Mapping[str, Value]] = {}
-    # Fields that came later, with the value that says what runs did before: a run's name leaves them out there, so that
-    # older results still count.
+    published: ClassVar[Mapping[str, Value]] = {}  # fields as in the paper's published code, where it departs from it
+    published_passes: ClassVar[Passes] = "joint"  # the same of the run's forward passes,
+    published_epochs: ClassVar[Mapping[str, int]] = {}  # and of its epochs, by dataset
+    # So that older results still count: fields that came later, with the value that says what runs did before, and
+    # fields that are gone, with the value that says what runs do now. In a run's name the first are left out where they
+    # have that value, the second stay.
     added: ClassVar[Mapping[str, Value]] = {}
+    removed: ClassVar[Mapping[str, Value]] = {}
     # Its settings and memory do not matter in task 1, which is then trained once per seed. Not inherited.
     forks: ClassVar[bool] = False
 
+    @classmethod
+    def replays(cls) -> bool:
+        """Whether a step has current images and, beside them, some from memory that share its loss."""
+        return cls.uses_memory and cls.trains_on != "memory" and not cls.gradient_per_task
+
     @model_validator(mode="after")
     def _declarations_agree(self) -> Method:
+        fields = type(self).model_fields.keys()
+        if not callable(self.teacher_sees):  # before it is asked
+            raise ValueError("its declarations do not agree: 'teacher_sees' is a method, not a value")
+        draws = self.memory_draws(2, (1,)) if self.replays() else []
         for wrong, reason in (
+            (not self.added.keys() <= fields, "'added' names what is no field"),
+            (not self.published.keys() <= fields, "'published' names what is no field"),
+            (bool(self.removed.keys() & fields), "'removed' names a field that it has"),
+            (
+                any(draw.second for draw in draws) and not self.second_memory_size(),
+                "it draws from a second memory and has none (second_memory_size)",
+            ),
+            (
+                any(later.joins and not draw.joins for draw, later in itertools.pairwise(draws)),
+                "draws that join the current images come before those with a pass of their own",
+            ),
             (
                 self.uses_teacher and self.teacher_sees() == "memory" and not self.uses_memory,
                 "its teacher sees the memory's images and it uses no memory",

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from mdcg.memory import Draw
-from mdcg.methods.base import METHODS, Method, Step, Value, cross_entropy
+from mdcg.methods.base import METHODS, Method, Passes, Step, Value, cross_entropy
 
 
 @METHODS.register("er-ace")
@@ -28,8 +28,8 @@ class ErAce(Method):
         "memory_batch": 10,
         "replay_in_task_1": False,
         "halved": True,
-        "passes": "separate",
     }
+    published_passes: ClassVar[Passes] = "separate"
     added: ClassVar[Mapping[str, Value]] = {"replay_in_task_1": True, "halved": False}
 
     memory_batch: int = Field(

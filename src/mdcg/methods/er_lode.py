@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from mdcg import paper
-from mdcg.methods.base import METHODS, Choices, Method, NeedsHead, Step, Value, cross_entropy
+from mdcg.methods.base import METHODS, Choices, Method, NeedsHead, Passes, Step, Value, cross_entropy
 
 
 @METHODS.register("er-lode")
@@ -26,7 +26,8 @@ class ErLode(Method):
     forks: ClassVar[bool] = True
     chosen: ClassVar[Mapping[str, Choices]] = paper.chosen("er-lode")
     grid: ClassVar[Mapping[str, Sequence[float]]] = paper.grid("er-lode")
-    published: ClassVar[Mapping[str, Value]] = {"halved": True, "passes": "separate"}
+    published: ClassVar[Mapping[str, Value]] = {"halved": True}
+    published_passes: ClassVar[Passes] = "separate"
     added: ClassVar[Mapping[str, Value]] = {"halved": False}
 
     rho: float = Field(0.5, ge=0, description="weight of new against old (ρ), 0.1 to 1 in the paper")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mdcg import paper
 from mdcg.memory import Draw
-from mdcg.methods.base import METHODS, Choices, Divergence, Method, Step, Value, cross_entropy, distillation
+from mdcg.methods.base import METHODS, Choices, Divergence, Method, Passes, Step, Value, cross_entropy, distillation
 
 
 @METHODS.register("ld")
@@ -28,12 +28,14 @@ class LogitsDistillation(Method):
     forks: ClassVar[bool] = True
     chosen: ClassVar[Mapping[str, Choices]] = paper.chosen("ld")
     grid: ClassVar[Mapping[str, Sequence[float]]] = paper.grid("ld")
-    published: ClassVar[Mapping[str, Value]] = {"second_memory": 200, "distilled": "twice", "passes": "separate"}
+    published: ClassVar[Mapping[str, Value]] = {"second_memory": 200, "distilled": "twice"}
+    published_passes: ClassVar[Passes] = "separate"
     added: ClassVar[Mapping[str, Value]] = {
         "divergence": "student-teacher",
         "second_memory": 0,
         "distilled": "as-current",
     }
+    removed: ClassVar[Mapping[str, Value]] = {"replayed": 0}  # trained on so many images of the memory itself
 
     alpha: float = Field(0.1, ge=0, description="weight of the divergence from the teacher (α), 0.1 to 1 in the paper")
     divergence: Divergence = Field(

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from mdcg.memory import Draw
-from mdcg.methods.base import METHODS, Method, NeedsHead, Step, TeacherSees, Value, cross_entropy, kl_divergence
+from mdcg.methods.base import METHODS, Method, NeedsHead, Passes, Step, TeacherSees, Value, cross_entropy, kl_divergence
 
 
 @METHODS.register("ss-il")
@@ -31,9 +31,9 @@ class SsIl(Method):
         "distilled": "memory",
         "current_in_memory": True,
         "memory_batches": "once",
-        "passes": "separate",
-        "epochs": 100,
     }
+    published_passes: ClassVar[Passes] = "separate"
+    published_epochs: ClassVar[Mapping[str, int]] = {"cifar10": 100, "cifar100": 100}
     added: ClassVar[Mapping[str, Value]] = {
         "divided": False,
         "memory_among": "old",

@@ -38,10 +38,11 @@ def markdown(sections: Sequence[Section]) -> str:
 
 def _markdown_section(section: Section) -> str:
     shown = columns(section)
+    tested = "; p of each line by itself, not corrected for their number" if any(one.of_paper for one in shown) else ""
     lines = [
         f"## {_markdown_text(section.title)}",
         "",
-        f"With {_markdown_text(section.shared)}. Percent, mean ± sample standard deviation.",
+        f"With {_markdown_text(section.shared)}. Percent, mean ± sample standard deviation{tested}.",
         "",
         "| " + " | ".join(column.title for column in shown) + " |",
         "|---|" + "---:|" * (len(shown) - 1),

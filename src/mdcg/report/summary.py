@@ -186,29 +186,25 @@ def preset_of(spec: RunSpec) -> Preset | None:
 
 
 def settings_of_preset(preset: Preset, scenario: str, method: str, memory: int, head: str) -> dict[str, object]:
-    """What a preset makes of a spec's fields in a scenario of the paper; `head` by the paper's name.
-
-    What a method has as `published` are its own settings, but for `epochs` and `passes`, which are the run's.
-    """
+    """What a preset makes of a spec's fields in a scenario of the paper; `head` by the paper's name."""
     dataset, _ = parse(scenario)
-    protocol, kind, published = PAPER[dataset], METHODS[method], preset == "published"
-    departures = kind.published if published else {}
+    protocol, published = PAPER[dataset], preset == "published"
+    defaults = presets.defaults(preset, METHODS[method], scenario, memory, protocol.epochs)
     backbone = presets.BACKBONES.get(protocol.backbone, protocol.backbone) if published else protocol.backbone
     head = presets.HEADS.get(head, head) if published else head
-    own = {name: field.default for name, field in kind.model_fields.items()} | kind.tuned(scenario, memory)
     return {
         "format": format_of(scenario),
-        "hyperparameters": own | {name: value for name, value in departures.items() if name in own},
+        "hyperparameters": defaults.settings,
         "head": head,
         "head_settings": {name: default for name, (default, _) in HEADS[head].settings.items()},
         "backbone": backbone,
-        "epochs": departures.get("epochs", protocol.epochs),
+        "epochs": defaults.epochs,
         "batch_size": protocol.batch_size,
         "rate": protocol.rate,
         "momentum": protocol.momentum,
         "hold_out": 0.0,
         "augmentation": preset if dataset == presets.OTHER_PIXELS else "paper",
-        "passes": departures.get("passes", "joint"),
+        "passes": defaults.passes,
     }
 
 
@@ -277,6 +273,8 @@ def _shared(usual: dict[str, str], exceptions: bool) -> str:
         f"{usual['backbone']}, {usual['epochs']} epochs per task, batches of {usual['batch_size']}, "
         f"learning rate {usual['rate']}, momentum {usual['momentum']}"
     )
+    if usual["passes"] != "joint":
+        text += ", memory images in passes of their own"
     return text + (", except where a name says otherwise" if exceptions else "")
 
 
@@ -297,8 +295,8 @@ def _chosen(specs: Sequence[RunSpec]) -> list[list[str]]:
     """Of each spec the hyperparameters that tell it from others of its method and head.
 
     A value that is the method's own choice for a memory size tells nothing, though it may differ from size to size:
-    such settings are one line of a chart. Any other value is named wherever not all have it. Those of the preset
-    `published` have its name instead.
+    such settings are one line of a chart. Any other value is named. Those of the preset `published` have its name
+    instead.
     """
     told: list[list[str]] = [[] for _ in specs]
     families: dict[tuple[str, str], list[int]] = {}
@@ -314,7 +312,7 @@ def _chosen(specs: Sequence[RunSpec]) -> list[list[str]]:
             here = [place for place in places if key in values[place]]
             own = [place for place in here if key in usual[place] and usual[place][key] == values[place][key]]
             others = {values[place][key] for place in here if place not in own}
-            if len(others) + bool(own) + (len(here) < len(places)) < 2:
+            if not others and len(here) == len(places):
                 continue
             bare = own if len({values[place][key] for place in own}) > 1 else []
             for place in here:

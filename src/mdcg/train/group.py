@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 
@@ -14,10 +13,10 @@ from mdcg.draws import Ints, Purpose, hold_out
 from mdcg.errors import MdcgError
 from mdcg.memory import Draw, share_of_task
 from mdcg.methods import Method
+from mdcg.methods.base import Passes
 from mdcg.scenario import Scenario
 
 SMALL = 16  # pixels of an image's side
-Passes = Literal["joint", "separate"]
 
 
 @dataclass(frozen=True)
@@ -78,10 +77,8 @@ class Group:
         """Images of each forward pass of a step: the current ones with all that join them, then the others' own."""
         joint, own = self.training.batch_size, list[int]()
         for draw in self.memory_draws(task):
-            if self.training.passes == "joint" or (draw.joins and not own):
+            if self.training.passes == "joint" or draw.joins:  # these come first, see `Method`
                 joint += draw.size
-            elif draw.joins:
-                raise ValueError("draws that join the current images come before those with a pass of their own")
             else:
                 own.append(draw.size)
         return (joint, *own)
