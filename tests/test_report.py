@@ -151,6 +151,15 @@ def test_the_published_preset_has_a_name() -> None:
     assert names(run("replay"), run("replay", passes="separate")) == {"replay", "replay, passes separate"}
 
 
+def test_what_is_not_default_is_named_even_where_all_have_it() -> None:
+    """A table of nothing but runs with an older default must not pass for one of the present."""
+    assert names(made_run(hyperparameters={"divergence": "student-teacher"})) == {"md-cg, divergence student-teacher"}
+    (section,) = summarise([made_run(passes="separate"), made_run(passes="separate", memory=200)])
+    assert "memory images in passes of their own" in section.shared
+    (section,) = summarise([made_run()])
+    assert "passes" not in section.shared
+
+
 @given(
     st.tuples(st.integers(2, 30), st.floats(0, 100), st.floats(0.01, 30)),
     st.tuples(st.integers(2, 30), st.floats(0, 100), st.floats(0.01, 30)),

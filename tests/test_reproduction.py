@@ -219,6 +219,20 @@ def test_presets_stand_side_by_side() -> None:
     assert "Naive" not in published  # the same
 
 
+def test_of_equals_the_outcome_does_not_decide() -> None:
+    """Two precisions with as many seeds: the same one is shown, whichever of them has the higher ACC."""
+    shown = set()
+    for better in ("tf32", "fp32"):
+        runs = [
+            run
+            for precision in ("tf32", "fp32")
+            for run in several([70.0 if precision == better else 50.0] * 2, "replay", 500, precision=precision)
+        ]
+        (one,) = (one for one in compared(runs) if one.ours)
+        shown.add(one.ours["paper"].spec.precision)
+    assert len(shown) == 1
+
+
 def test_runs_of_different_precision_are_not_averaged() -> None:
     def shown(**counts: int) -> str:
         runs: list[Run] = []
