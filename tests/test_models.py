@@ -14,6 +14,7 @@ from mdcg.draws import Purpose, stream
 from mdcg.errors import MdcgError
 from mdcg.models import build_backbone, build_model
 from mdcg.models.backbones import BACKBONES, MEMBERED, register_backbone
+from mdcg.models.members import Conv2d
 from mdcg.train.optimizer import SGD
 
 
@@ -122,6 +123,28 @@ def test_initial_weights_depend_on_the_seed_alone() -> None:
         assert torch.equal(together.state_dict()[key][1:], value)
     kernel = together.backbone.state_dict()["blocks.8.conv2.weight"]
     assert kernel.std().item() == pytest.approx(np.sqrt(2 / (64 * 9)), rel=0.02)  # He et al., fan-in
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_repeated_members(members: int) -> None:
+    """All of them, one time after the other, in memory as they were; and on their own from then on."""
+    model = build_model("resnet20", "cascaded-gates", (3, 32, 32), range(members))
+    model.grow(2)
+    model.grow(2)
+    wide = model.repeated(2)
+    assert wide.seeds == (*range(members), *range(members))
+    for name, value in model.state_dict(keep_vars=True).items():
+        again = wide.state_dict(keep_vars=True)[name]
+        assert torch.equal(again, torch.cat([value, value])), name
+        assert again.stride()[1:] == value.stride()[1:], name
+        assert again.requires_grad == value.requires_grad
+    convs = [module for module in wide.modules() if isinstance(module, Conv2d)]
+    assert all(conv.taps().data_ptr() == conv.weight.data_ptr() for conv in convs)  # no copy is made
+    with torch.no_grad():
+        wide.head.classifier.weight.zero_()
+    assert model.head.classifier.weight.any()
+    x = torch.randn(2 * members, 2, 3, 32, 32)
+    assert wide(x).shape == (2 * members, 2, 4)
 
 
 def user_net(channels: int) -> nn.Module:
