@@ -20,7 +20,7 @@ from mdcg.train.capacity import USABLE, members_that_fit
 from mdcg.train.epoch import draw_epoch
 from mdcg.train.group import Group
 from mdcg.train.loop import Trainer
-from mdcg.train.precision import compute
+from mdcg.train.precision import Compute, compute
 from mdcg.train.signals import Stopped
 from mdcg.train.state import Row, State
 from tests.conftest import Cli, published_settings, toy_dataset, toy_group
@@ -158,17 +158,21 @@ def test_gems_memory_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 1 < together < 0.6 * members_that_fit(group, machine)
 
 
-@pytest.mark.parametrize("method", ["md-cg", "gem"])
-@pytest.mark.parametrize("precision", ["tf32", "bf16"])
-def test_graphs_give_the_bits_of_plain_steps(method: str, precision: str) -> None:
-    """Of the fused kernels, that is: cuDNN may add in another order each time."""
-    group, machine = images(3) if method == "md-cg" else gem(3), compute("cuda", precision)
+def graphs_change_nothing(group: Group, machine: Compute) -> None:
     plain, graphed = Trainer(group, machine), Trainer(group, machine)
     plain.graphs = False
     wanted, got = plain.train(states.fresh(group, machine)), graphed.train(states.fresh(group, machine))
     same = {name: torch.equal(got.model.state_dict()[name], value) for name, value in wanted.model.state_dict().items()}
     assert all(same.values()), [name for name, equal in same.items() if not equal]
     assert got.history == wanted.history
+
+
+@pytest.mark.parametrize("method", ["md-cg", "gem"])
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_graphs_give_the_bits_of_plain_steps(method: str, precision: str) -> None:
+    """Of the fused kernels, that is: cuDNN may add in another order each time."""
+    group, machine = images(3) if method == "md-cg" else gem(3), compute("cuda", precision)
+    graphs_change_nothing(group, machine)
 
 
 @pytest.mark.parametrize("method", ["er-ace", "er-lode", "ss-il", "ld"])
@@ -178,12 +182,7 @@ def test_graphs_give_the_bits_of_plain_steps_with_two_passes(method: str) -> Non
     dataset = toy_dataset([320] * 4, side=32, channels=3)
     words: dict[str, Any] = {"tasks": 2, "backbone": "resnet20", "batch_size": 32, "epochs": 2, "rate": 0.01}
     group, machine = toy_group(dataset, method, who, passes="separate", **words), compute("cuda", "bf16")
-    plain, graphed = Trainer(group, machine), Trainer(group, machine)
-    plain.graphs = False
-    wanted, got = plain.train(states.fresh(group, machine)), graphed.train(states.fresh(group, machine))
-    same = {name: torch.equal(got.model.state_dict()[name], value) for name, value in wanted.model.state_dict().items()}
-    assert all(same.values()), [name for name, equal in same.items() if not equal]
-    assert got.history == wanted.history
+    graphs_change_nothing(group, machine)
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
