@@ -75,17 +75,23 @@ def test_the_same_losses_as_on_the_cpu() -> None:
         assert np.abs(np.array(here) - there).max() < tolerance, precision
 
 
+def begun(group: Group, machine: Compute, last: int) -> State:
+    """In a task, counted from 0, of members that have not learned anything yet."""
+    state = states.fresh(group, machine)
+    for task in range(last + 1):
+        state.task = task
+        states.begin_task(state, group)
+        if task < last:
+            states.end_task(state, group)
+    state.model.train()
+    return state
+
+
 def gradients(precision: str) -> dict[str, torch.Tensor]:
-    """Of the first step of task 2, of two members that have not learned anything yet."""
+    """Of the first step of task 2, of two members."""
     group, machine = images(2), compute("cuda", precision)
-    trainer, state = Trainer(group, machine), states.fresh(group, machine)
+    trainer, state = Trainer(group, machine), begun(group, machine, 1)
     with machine.settings():
-        for task in range(2):
-            state.task = task
-            states.begin_task(state, group)
-            if not task:
-                states.end_task(state, group)
-        state.model.train()
         trainer.train_step(state, draw_epoch(group, state.memories, 1, 0).to(machine.device), 0)
     return {name: value.double() for name, value in state.optimizer.velocity.items()}
 
@@ -105,16 +111,10 @@ def test_fused_gradients_are_as_good_as_those_of_plain_kernels(precision: str, m
 
 
 def of_past_tasks(precision: str, passes: list[tuple[int, int]] = PASSES) -> dict[tuple[int, str], torch.Tensor]:
-    """Gradients by past task and parameter, in task 4 of two members that have not learned anything yet."""
+    """Gradients by past task and parameter, in task 4 of two members."""
     group, machine = gem(2), compute("cuda", precision)
-    trainer, state = Trainer(group, machine), states.fresh(group, machine)
+    trainer, state = Trainer(group, machine), begun(group, machine, 3)
     with machine.settings():
-        for task in range(4):
-            state.task = task
-            states.begin_task(state, group)
-            if task < 3:
-                states.end_task(state, group)
-        state.model.train()
         batch = trainer.batch(draw_epoch(group, state.memories, 3, 0).to(machine.device), 0)
         memory = batch.part(32, batch.images.shape[1])
         found = trainer.past(state).gradients(memory.images, memory.labels, None)
