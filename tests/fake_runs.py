@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from mdcg.experiments.record import Record
-from mdcg.experiments.spec import RunSpec
-from mdcg.experiments.store import measured_file
 from mdcg.figures import Run
 from mdcg.methods import METHODS
 from mdcg.models import HEADS
+from mdcg.runs.record import Record
+from mdcg.runs.spec import RunSpec
+from mdcg.runs.store import measured_file
 
 
 def spec(method: str = "md-cg", memory: int = 500, seed: int = 0, head: str | None = None, **others: Any) -> RunSpec:

@@ -83,7 +83,7 @@ def serve(connection: Connection) -> None:
 
     import mdcg.api
     import mdcg.cli
-    import mdcg.report.tables  # noqa: F401
+    import mdcg.report.terminal  # noqa: F401
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which then close the connection
     gc.freeze()  # or every child's first collection would copy all that was imported
@@ -220,8 +220,8 @@ def _arm(where: str, count: int) -> None:
 
 def as_nobody() -> None:
     """To be called before a command: it then runs as a user who may read what everybody may."""
-    import mdcg.report.export
-    import mdcg.report.page  # noqa: F401
+    import mdcg.report.files
+    import mdcg.report.page.page  # noqa: F401
     from mdcg.data import load
 
     load("digits")  # what it needs is read while it may still be read

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 import mdcg
 from mdcg.errors import MdcgError
-from mdcg.experiments import Record, Store
-from mdcg.experiments.archive import read_archive, write_archive
-from mdcg.experiments.record import FORMAT
-from mdcg.report.read import find_runs
-from mdcg.report.summary import summarise
+from mdcg.results.read import find_runs
+from mdcg.results.settings import summarise
+from mdcg.runs.archive import read_archive, write_archive
+from mdcg.runs.record import FORMAT, Record
+from mdcg.runs.store import Store
 from mdcg.train.loop import Trainer
 from tests import fake_runs
 from tests.conftest import Cli

@@ -12,8 +12,8 @@ import pytest
 
 import mdcg
 from mdcg.cli import main
-from mdcg.report import page as report_page
-from mdcg.report.summary import summarise
+from mdcg.report.page import page as report_page
+from mdcg.results.settings import summarise
 from tests.test_report import EVIL, made_run
 
 playwright = pytest.importorskip("playwright.sync_api")

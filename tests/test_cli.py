@@ -18,15 +18,15 @@ import yaml
 from rich.console import Console
 
 from mdcg.data import load
-from mdcg.experiments import Store
-from mdcg.experiments.recipe import make_recipe
-from mdcg.experiments.runner import _capacity
+from mdcg.execute.group import _capacity
 from mdcg.methods import METHODS
-from mdcg.report.tables import accuracy_matrix
+from mdcg.recipes.recipe import make_recipe
+from mdcg.report.terminal import accuracy_matrix
+from mdcg.runs.store import Store
+from mdcg.train.device_errors import Shortage, troubles_explained
 from mdcg.train.loop import Trainer
 from mdcg.train.precision import Compute
 from mdcg.train.state import State
-from mdcg.train.troubles import Shortage, troubles_explained
 from tests.conftest import Answer, Cli
 from tests.forked import Server, as_nobody
 from tests.test_data import save_image
@@ -491,8 +491,8 @@ def test_too_little_memory_even_for_a_trial(cli: Cli, runs: Path, monkeypatch: p
     pretended = SimpleNamespace(device=SimpleNamespace(type="cuda"))
     with pytest.raises(Shortage), troubles_explained():
         fail()
-    monkeypatch.setattr("mdcg.experiments.runner.members_that_fit", fail)
-    monkeypatch.setattr("mdcg.experiments.runner.release_memory", lambda machine: None)
+    monkeypatch.setattr("mdcg.execute.group.members_that_fit", fail)
+    monkeypatch.setattr("mdcg.execute.group.release_memory", lambda machine: None)
     specs = make_recipe(scenario="digits-2", method="naive", seeds="0-3").resolve(load("digits"))
     assert _capacity(specs, Store(runs), load("digits"), cast(Compute, pretended)) == 1
 

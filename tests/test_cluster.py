@@ -13,9 +13,9 @@ import mdcg
 from tests.test_sweep import RECIPE, outcome
 
 ray = pytest.importorskip("ray")
-from mdcg.experiments.cluster import OnRay  # noqa: E402
-from mdcg.experiments.plan import begun  # noqa: E402
-from mdcg.experiments.sweep import Site, Undone  # noqa: E402
+from mdcg.execute.plan import begun  # noqa: E402
+from mdcg.execute.ray import OnRay  # noqa: E402
+from mdcg.execute.sweep import Site, Undone  # noqa: E402
 
 
 @pytest.fixture

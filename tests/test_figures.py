@@ -17,15 +17,16 @@ from matplotlib.figure import Figure as Drawing
 from PIL import Image
 
 import mdcg
-from mdcg.experiments.environment import environment
-from mdcg.experiments.recipe import make_recipe
-from mdcg.experiments.store import MEASURED, RESULT, read_record
-from mdcg.experiments.words import parse_seeds, spell_seeds
-from mdcg.figures import FIGURES, Figure, Run, drift, floats, forgetting, head_time, make, style
+from mdcg.figures import FIGURES, Figure, Run, make, style
 from mdcg.figures.base import Row
-from mdcg.figures.pick import one_protocol, side_by_side
-from mdcg.figures.source import of_runs
+from mdcg.figures.captions import of_runs
+from mdcg.figures.plots import drift, floats, forgetting, head_time
+from mdcg.figures.selection import one_protocol, side_by_side
 from mdcg.metrics import Matrix
+from mdcg.recipes.parsing import parse_seeds, spell_seeds
+from mdcg.recipes.recipe import make_recipe
+from mdcg.runs.environment import environment
+from mdcg.runs.store import MEASURED, RESULT, read_record
 from mdcg.train.precision import compute
 from tests.conftest import Cli
 from tests.fake_runs import finished, spec

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from mdcg.figures.base import OfRuns, Run
-from mdcg.figures.bias import Bias
-from mdcg.figures.margin import Margin
+from mdcg.figures.plots.bias import Bias
+from mdcg.figures.plots.margin import Margin
 from tests.conftest import Cli
 from tests.fake_runs import finished, spec, with_rows
 

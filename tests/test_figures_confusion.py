@@ -13,17 +13,17 @@ import pytest
 import torch
 
 import mdcg
-from mdcg.experiments.recipe import make_recipe
-from mdcg.experiments.store import read_record
 from mdcg.figures import Run
-from mdcg.figures.confusion import Confusion as ConfusionFigure
-from mdcg.figures.confusion import percent
-from mdcg.figures.embedding import Embedding, principal
+from mdcg.figures.plots.confusion import Confusion as ConfusionFigure
+from mdcg.figures.plots.confusion import percent
+from mdcg.figures.plots.embedding import Embedding, principal
 from mdcg.metrics import Matrix
 from mdcg.probes import Watch
 from mdcg.probes import features as probe
 from mdcg.probes.confusion import Confusion
 from mdcg.probes.features import Features
+from mdcg.recipes.recipe import make_recipe
+from mdcg.runs.store import read_record
 from mdcg.train import state as states
 from mdcg.train.loop import Trainer
 from mdcg.train.precision import compute

@@ -9,14 +9,14 @@ import pytest
 
 from mdcg.errors import MdcgError
 from mdcg.figures import FIGURES, OfRuns, Run, make
-from mdcg.figures.bias import Bias
-from mdcg.figures.drift import Drift
-from mdcg.figures.forgetting import Forgetting
-from mdcg.figures.pick import installed, side_by_side, usual
+from mdcg.figures.plots.bias import Bias
+from mdcg.figures.plots.drift import Drift
+from mdcg.figures.plots.forgetting import Forgetting
 from mdcg.figures.read import numbers
-from mdcg.report.figures import figures
-from mdcg.report.read import Run as Read
-from mdcg.report.summary import summarise
+from mdcg.figures.selection import installed, side_by_side, usual
+from mdcg.report.page.figures import figures
+from mdcg.results.read import Run as Read
+from mdcg.results.settings import summarise
 from tests.fake_runs import finished, spec, with_rows
 
 LOOK = {"task": 2, "epoch": 0, "step": 0}

@@ -10,13 +10,13 @@ import pytest
 from mdcg.data import load
 from mdcg.data.cifar import PIXELS
 from mdcg.errors import MdcgError
-from mdcg.experiments.recipe import make_recipe
-from mdcg.figures.floats import Floats
-from mdcg.figures.head_growth import formula
-from mdcg.figures.models import SHAPES, given
-from mdcg.figures.overhead import overhead
+from mdcg.figures.plots.floats import Floats
+from mdcg.figures.plots.head_growth import formula
+from mdcg.figures.plots.models import SHAPES, given
+from mdcg.figures.plots.overhead import overhead
 from mdcg.figures.style import styled
 from mdcg.models import build_model
+from mdcg.recipes.recipe import make_recipe
 from tests.fake_runs import finished, spec
 
 C10_5 = (2, 2, 2, 2, 2)

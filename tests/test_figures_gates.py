@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from mdcg.data import load
-from mdcg.experiments.recipe import make_recipe
 from mdcg.figures import style
 from mdcg.figures.base import Row, Run
-from mdcg.figures.gates import PANELS, Gates
+from mdcg.figures.plots.gates import PANELS, Gates
+from mdcg.recipes.recipe import make_recipe
 from tests.fake_runs import finished, spec, with_rows
 from tests.layout import drawn, faults
 

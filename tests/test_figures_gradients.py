@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from mdcg.errors import MdcgError
 from mdcg.figures import Run
-from mdcg.figures.gradients import Gradients as Figure
+from mdcg.figures.plots.gradients import Gradients as Figure
 from mdcg.methods import METHODS
 from mdcg.models import register_backbone
 from mdcg.probes import Measured, Probe, Sight, Watch, gradients, made

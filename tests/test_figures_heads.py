@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from mdcg.experiments.recipe import make_recipe
-from mdcg.figures import head_time
-from mdcg.figures.head_growth import COUNT, FORMULA, MEMORY, HeadGrowth, counted, formula
-from mdcg.figures.head_time import GATES, ORDER, PER_GATE, PLAIN, WHOLE, HeadTime
-from mdcg.figures.module_per_gate import ModulePerGate
+from mdcg.figures.plots import head_time
+from mdcg.figures.plots.head_growth import COUNT, FORMULA, MEMORY, HeadGrowth, counted, formula
+from mdcg.figures.plots.head_time import GATES, ORDER, PER_GATE, PLAIN, WHOLE, HeadTime
+from mdcg.figures.plots.module_per_gate import ModulePerGate
 from mdcg.models import build_model
 from mdcg.models.heads import CascadedGates
+from mdcg.recipes.recipe import make_recipe
 from mdcg.train.precision import compute
 from tests.layout import drawn, faults
 

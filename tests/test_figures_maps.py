@@ -9,12 +9,12 @@ import pytest
 from matplotlib.patches import Rectangle
 
 from mdcg.data import load
-from mdcg.experiments.recipe import make_recipe
 from mdcg.figures.base import Row
-from mdcg.figures.maps import means
-from mdcg.figures.sigmoid import Sigmoid
+from mdcg.figures.plots.maps import means
+from mdcg.figures.plots.sigmoid import Sigmoid
+from mdcg.figures.plots.tradeoff import Tradeoff
 from mdcg.figures.style import styled
-from mdcg.figures.tradeoff import Tradeoff
+from mdcg.recipes.recipe import make_recipe
 from tests.fake_runs import finished, spec
 from tests.layout import drawn, faults
 

@@ -9,14 +9,14 @@ import pytest
 from mdcg.errors import MachineError
 from mdcg.figures import Figure
 from mdcg.figures.base import OfRuns, Row
-from mdcg.figures.confusion import Confusion
-from mdcg.figures.drift import Drift
-from mdcg.figures.floats import Floats
-from mdcg.figures.forgetting import Forgetting
-from mdcg.figures.gradients import Gradients
 from mdcg.figures.make import _stem, _writable, _write, drawing
-from mdcg.figures.sigmoid import Sigmoid
-from mdcg.figures.tradeoff import Tradeoff
+from mdcg.figures.plots.confusion import Confusion
+from mdcg.figures.plots.drift import Drift
+from mdcg.figures.plots.floats import Floats
+from mdcg.figures.plots.forgetting import Forgetting
+from mdcg.figures.plots.gradients import Gradients
+from mdcg.figures.plots.sigmoid import Sigmoid
+from mdcg.figures.plots.tradeoff import Tradeoff
 from tests.fake_runs import finished, spec
 from tests.layout import drawn, faults
 

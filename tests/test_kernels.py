@@ -15,10 +15,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from mdcg import kernels
 from mdcg.errors import MdcgError
 from mdcg.methods.gem import complementary
-from mdcg.models import Model, build_model
+from mdcg.models import Model, build_model, kernels
 from mdcg.models.backbones import MEMBERED
 from mdcg.models.resnet import ResNet
 from mdcg.train import state as states
@@ -29,8 +28,8 @@ from mdcg.train.precision import compute
 from tests.conftest import toy_dataset, toy_group
 
 pytest.importorskip("triton")
-from mdcg.kernels import conv, norm, tiles, walk
-from mdcg.kernels.launch import compile_ahead
+from mdcg.models.kernels import conv, norm, tiles, walk
+from mdcg.models.kernels.launch import compile_ahead
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -75,7 +74,7 @@ def test_training_pass_is_that_of_the_modules(members: int, images: int, side: i
 def test_a_weight_gradient_in_few_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """With many members each program sums over several tiles or walks: here all of them do."""
     usual = tiles.weight_tile
-    monkeypatch.setattr("mdcg.kernels.layer.weight_tile", lambda *shape: usual(*shape)._replace(programs=2))
+    monkeypatch.setattr("mdcg.models.kernels.layer.weight_tile", lambda *shape: usual(*shape)._replace(programs=2))
     fused, plain = resnet(1, 3, torch.float32, blocks=1), resnet(1, 3, torch.float64, blocks=1)
     x = torch.randn(1, 9, 3, 10, 10, device=DEVICE)
     with kernels.use(True):
@@ -306,8 +305,8 @@ COMPILER = textwrap.dedent(
         def get_current_stream(self, device=None): return 0
 
     driver.set_active(NoGpu())
-    from mdcg import kernels
-    from mdcg.kernels import launch
+    from mdcg.models import kernels
+    from mdcg.models.kernels import launch
     from mdcg.models import build_model
 
     shared = []
@@ -323,7 +322,7 @@ COMPILER = textwrap.dedent(
     x = torch.zeros(2, 64, 32, 32, 4, dtype=torch.bfloat16 if half else torch.float32)[..., :3].permute(0, 1, 4, 2, 3)
     with kernels.use(True), torch.autocast("cpu", torch.bfloat16, enabled=half, cache_enabled=False):
         backbone.prepare(x, x[:, 32:])
-    from mdcg.kernels.pivot import complementary
+    from mdcg.models.kernels.pivot import complementary
     for n in (4, 64):
         launch.compile_ahead(lambda: complementary(torch.zeros(2, n, n).double(), torch.zeros(2, n).double(), 8 * n))
     print(len(shared), max(shared))

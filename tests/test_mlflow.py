@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import mdcg
-from mdcg.experiments.store import read_record
+from mdcg.runs.store import read_record
 from mdcg.train.loop import Trainer
 from mdcg.train.signals import Stopped
 from tests.test_trackers import ASKED, EPOCHS, TASKS, stop_after

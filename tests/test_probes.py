@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import mdcg
-from mdcg.experiments.store import MEASURED, RESULT
 from mdcg.models import HEADS
 from mdcg.probes import PROBES, Measured, Probe, Sight, Watch
+from mdcg.runs.store import MEASURED, RESULT
 from mdcg.train import state as states
 from mdcg.train.group import Group
 from mdcg.train.loop import Trainer

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from mdcg.estimator import Learner
+from mdcg.learner import Learner
 from mdcg.probes import PROBES, Measured, Probe, Sight, Watch
 from mdcg.probes import margin as margin_probe
 from mdcg.train import state as states

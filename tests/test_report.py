@@ -23,19 +23,19 @@ from scipy import stats
 
 from mdcg import metrics, paper
 from mdcg.errors import MdcgError
-from mdcg.experiments.recipe import make_recipe
-from mdcg.experiments.record import Record
-from mdcg.experiments.spec import RunSpec
-from mdcg.experiments.store import read_record
-from mdcg.experiments.sweep import Cell
+from mdcg.execute.sweep import Cell
 from mdcg.methods import METHODS
 from mdcg.models import HEADS
-from mdcg.report.export import csv_table, latex, latex_text, markdown
-from mdcg.report.page import page
-from mdcg.report.payload import lean, script
-from mdcg.report.read import Run, find_runs
-from mdcg.report.summary import Section, Setting, Spread, paper_cell, summarise, welch
-from mdcg.report.sweep import caption, sweep_table
+from mdcg.recipes.recipe import make_recipe
+from mdcg.report.files import csv_table, latex, latex_text, markdown
+from mdcg.report.page.page import page
+from mdcg.report.page.payload import lean, script
+from mdcg.report.sweeps import caption, sweep_table
+from mdcg.results.read import Run, find_runs
+from mdcg.results.settings import Section, Setting, Spread, paper_cell, summarise, welch
+from mdcg.runs.record import Record
+from mdcg.runs.spec import RunSpec
+from mdcg.runs.store import read_record
 from tests.conftest import Cli, toy_dataset
 
 EVIL = "</script><img src=x onerror=alert(1)>"

@@ -16,15 +16,17 @@ from scipy import stats
 
 from mdcg import paper
 from mdcg.errors import MdcgError
-from mdcg.experiments import Recipe, Record, RunSpec
-from mdcg.experiments.archive import write_archive
-from mdcg.experiments.presets import Preset
 from mdcg.methods import METHODS
-from mdcg.report.export import markdown
+from mdcg.recipes.presets import Preset
+from mdcg.recipes.recipe import Recipe
+from mdcg.report.files import markdown
 from mdcg.report.notes import NOTES, read_notes
-from mdcg.report.read import Run, find_runs
 from mdcg.report.reproduction import BEGIN, END, compared, reproduction, write_reproduction
-from mdcg.report.summary import PRESETS, holm, paper_cell, preset_of, summarise
+from mdcg.results.read import Run, find_runs
+from mdcg.results.settings import PRESETS, holm, paper_cell, preset_of, summarise
+from mdcg.runs.archive import write_archive
+from mdcg.runs.record import Record
+from mdcg.runs.spec import RunSpec
 from mdcg.scenario import parse
 from tests.conftest import Cli, toy_dataset
 

@@ -16,9 +16,9 @@ from rich.console import Console
 from mdcg import extras
 from mdcg.cli.runs import _print
 from mdcg.errors import MdcgError
-from mdcg.experiments import Store
-from mdcg.experiments.export import KINDS, columns, row_of
-from mdcg.experiments.select import Filter, find_key, in_order, parse_filter, select
+from mdcg.runs.export import KINDS, columns, row_of
+from mdcg.runs.query import Filter, find_key, in_order, parse_filter, select
+from mdcg.runs.store import Store
 from tests.conftest import Cli
 
 WORDS = ["md-cg", "replay", "naive", "5"]

@@ -13,7 +13,7 @@ import yaml
 
 import mdcg
 from mdcg.data import Dataset, load
-from mdcg.experiments.search import Found, grid_of
+from mdcg.execute.search import Found, grid_of
 from mdcg.methods import METHODS
 from tests.conftest import Cli
 

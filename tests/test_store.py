@@ -15,12 +15,11 @@ import pytest
 import torch
 
 from mdcg.errors import MdcgError
-from mdcg.experiments import Store
-from mdcg.experiments.environment import Environment, environment, revision_of, source
-from mdcg.experiments.recipe import make_recipe
-from mdcg.experiments.record import FORMAT, UPGRADES, NewerFormat
-from mdcg.experiments.spec import RunSpec
-from mdcg.experiments.store import read_record
+from mdcg.recipes.recipe import make_recipe
+from mdcg.runs.environment import Environment, environment, revision_of, source
+from mdcg.runs.record import FORMAT, UPGRADES, NewerFormat
+from mdcg.runs.spec import RunSpec
+from mdcg.runs.store import Store, read_record
 from mdcg.train.loop import Trainer
 from mdcg.train.precision import compute
 from tests.conftest import Cli, toy_dataset

@@ -17,14 +17,14 @@ from torch import Tensor
 
 import mdcg
 from mdcg import paper
-from mdcg.experiments.axes import combinations
-from mdcg.experiments.display import SweepDisplay
-from mdcg.experiments.failures import failure
-from mdcg.experiments.plan import begun, group_folder
-from mdcg.experiments.sweep import Undone
-from mdcg.experiments.written import read_written
+from mdcg.execute.display import SweepDisplay
+from mdcg.execute.plan import begun, group_folder
+from mdcg.execute.sweep import Undone
 from mdcg.files import locked
 from mdcg.methods.base import METHODS, cross_entropy
+from mdcg.recipes.document import read_written
+from mdcg.recipes.grid import combinations
+from mdcg.runs.failures import failure
 from mdcg.scenario import parse
 from tests.conftest import Cli
 from tests.forked import Server
@@ -290,7 +290,7 @@ def test_time_that_is_left(recipe: Path, tmp_path: Path) -> None:
     display = SweepDisplay(planned, quiet=True, clock=lambda: now[0])
     assert display.seconds_left() == planned.seconds  # a guess, from other machines
     assert not planned.measured
-    from mdcg.experiments.runner import group_of
+    from mdcg.execute.group import group_of
     from mdcg.train.loop import total_steps
 
     first = planned.jobs[0]

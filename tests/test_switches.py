@@ -12,15 +12,15 @@ from torch.nn import functional as F
 
 from mdcg.data import load
 from mdcg.errors import MdcgError
-from mdcg.experiments.presets import augmented
-from mdcg.experiments.recipe import make_recipe
-from mdcg.experiments.spec import RunSpec
 from mdcg.memory import Draw
 from mdcg.methods import METHODS, Step
 from mdcg.models import HEADS, build_model
 from mdcg.models.backbones import build_backbone
 from mdcg.models.heads import CascadedGatesWithOwn
 from mdcg.models.resnet import Projected
+from mdcg.recipes.presets import augmented
+from mdcg.recipes.recipe import make_recipe
+from mdcg.runs.spec import RunSpec
 from mdcg.train import state as states
 from mdcg.train.epoch import draw_epoch
 from mdcg.train.loop import Trainer

@@ -14,10 +14,9 @@ import pytest
 
 import mdcg
 from mdcg import extras
-from mdcg.estimator import Learner
-from mdcg.experiments import Store
-from mdcg.experiments.record import Record
-from mdcg.experiments.store import Measurements, read_record
+from mdcg.learner import Learner
+from mdcg.runs.record import Record
+from mdcg.runs.store import Measurements, Store, read_record
 from mdcg.trackers import TRACKERS, Epoch, Outcome, Run, Tracker
 from mdcg.trackers.telling import opened
 from mdcg.train.loop import Trainer

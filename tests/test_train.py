@@ -15,9 +15,10 @@ from torch.nn import functional as F
 from mdcg.data import load
 from mdcg.draws import Purpose, stream
 from mdcg.errors import MdcgError
-from mdcg.experiments import Store, run_specs
-from mdcg.experiments.recipe import make_recipe
+from mdcg.execute.group import run_specs
 from mdcg.memory import Memory
+from mdcg.recipes.recipe import make_recipe
+from mdcg.runs.store import Store
 from mdcg.tensors import pack, unpack
 from mdcg.train import state as states
 from mdcg.train.augment import Pixels

@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from mdcg.api import Result, Sweep, compare, run
     from mdcg.errors import MdcgError
-    from mdcg.estimator import Learner
+    from mdcg.learner import Learner
     from mdcg.methods.base import METHODS, Method, Step
     from mdcg.models.backbones import register_backbone
     from mdcg.probes.base import PROBES, Measured, Probe, Sight
@@ -40,7 +40,7 @@ __all__ = [
 _HOMES = {
     "METHODS": "mdcg.methods",
     "PROBES": "mdcg.probes",
-    "Learner": "mdcg.estimator",
+    "Learner": "mdcg.learner",
     "MdcgError": "mdcg.errors",
     "Measured": "mdcg.probes",
     "Method": "mdcg.methods",

@@ -14,19 +14,19 @@ import numpy as np
 from mdcg import metrics
 from mdcg.data import Dataset, load
 from mdcg.errors import MdcgError
-from mdcg.estimator import Learner
-from mdcg.experiments.axes import combinations
-from mdcg.experiments.choose import choose
-from mdcg.experiments.display import SweepDisplay
-from mdcg.experiments.plan import aloud, say_what_is_repeated, tidy
-from mdcg.experiments.recipe import Recipe, make_recipe
-from mdcg.experiments.record import Record
-from mdcg.experiments.runner import run_specs
-from mdcg.experiments.store import MODEL, Store, archive_of, read_measurements
-from mdcg.experiments.sweep import Cell, Executor, Here, Planned, Site, Undone, plan_sweep
-from mdcg.experiments.written import read_written
+from mdcg.execute.display import SweepDisplay
+from mdcg.execute.group import run_specs
+from mdcg.execute.plan import aloud, say_what_is_repeated, tidy
+from mdcg.execute.sweep import Cell, Executor, Here, Planned, Site, Undone, plan_sweep
+from mdcg.learner import Learner
 from mdcg.memory import Memory
 from mdcg.metrics import Matrix
+from mdcg.recipes.choose import choose
+from mdcg.recipes.document import read_written
+from mdcg.recipes.grid import combinations
+from mdcg.recipes.recipe import Recipe, make_recipe
+from mdcg.runs.record import Record
+from mdcg.runs.store import MODEL, Store, archive_of, read_measurements
 from mdcg.scenario import parse
 from mdcg.trackers import Tracker, opened
 from mdcg.train.precision import compute

@@ -43,10 +43,10 @@ def figure(
         return _list()
     if not names:
         raise MdcgError("no figure was named; 'mdcg figure --list' says which there are.")
-    from mdcg.experiments.plan import aloud
-    from mdcg.experiments.recipe import make_recipe
-    from mdcg.experiments.words import parse_settings
+    from mdcg.execute.plan import aloud
     from mdcg.figures.make import make
+    from mdcg.recipes.parsing import parse_settings
+    from mdcg.recipes.recipe import make_recipe
 
     chosen = FIGURES.names() if names == ["all"] else names
     asked = make_recipe(

@@ -19,8 +19,8 @@ def show(
     out: Annotated[Path, typer.Option(help="Folder of runs.")] = Path("runs"),
 ) -> None:
     """Show one finished run: R as a coloured matrix, metrics, settings."""
-    from mdcg.experiments.store import Store
-    from mdcg.report.tables import run_panel
+    from mdcg.report.terminal import run_panel
+    from mdcg.runs.store import Store
 
     place, record = Store(out).find(run)
     console = Console()

@@ -14,7 +14,7 @@ import typer
 from mdcg.errors import MdcgError
 
 if TYPE_CHECKING:
-    from mdcg.experiments.recipe import Recipe
+    from mdcg.recipes.recipe import Recipe
 
 
 def option(kind: object, *names: str, **declared: Any) -> object:
@@ -74,9 +74,9 @@ def shares_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def asked_recipe(options: dict[str, Any], **methods: Any) -> Recipe:
     """The recipe file, overruled by what was given on the command line."""
-    from mdcg.experiments.recipe import make_recipe
-    from mdcg.experiments.words import parse_settings
-    from mdcg.experiments.written import read_written
+    from mdcg.recipes.document import read_written
+    from mdcg.recipes.parsing import parse_settings
+    from mdcg.recipes.recipe import make_recipe
 
     keys: dict[str, Any] = read_written(options["recipe"]).content if options["recipe"] else {}
     if "axes" in keys:
@@ -98,7 +98,7 @@ def asked_recipe(options: dict[str, Any], **methods: Any) -> Recipe:
 @contextlib.contextmanager
 def located(options: dict[str, Any]) -> Iterator[None]:
     """Errors about what stands in the recipe file, and was not overruled on the command line, name its line too."""
-    from mdcg.experiments.written import read_written
+    from mdcg.recipes.document import read_written
 
     try:
         yield

@@ -22,11 +22,11 @@ def report(
 ) -> None:
     """Make a page and tables (Markdown, LaTeX, CSV) of all finished runs in a folder, beside the paper's numbers."""
     from mdcg.files import write_whole
-    from mdcg.report.export import csv_table, latex, markdown
+    from mdcg.report.files import csv_table, latex, markdown
     from mdcg.report.notes import NOTES
-    from mdcg.report.read import find_runs, readable
     from mdcg.report.reproduction import write_reproduction
-    from mdcg.report.summary import summarise
+    from mdcg.results.read import find_runs, readable
+    from mdcg.results.settings import summarise
 
     found = find_runs(runs)
     if found.unreadable:
@@ -37,7 +37,7 @@ def report(
         write_reproduction(reproduction, found.runs, runs / NOTES)
         print(f"reproduction: {reproduction}")
         return
-    from mdcg.report.page import page  # which brings libraries to draw with
+    from mdcg.report.page.page import page  # which brings libraries to draw with
 
     sections = summarise(found.runs)
     contents = {

@@ -40,9 +40,9 @@ def runs(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """List finished runs, newest first: all, or those that meet every condition."""
-    from mdcg.experiments.export import KINDS, row_of, writer_of
-    from mdcg.experiments.select import find_key, in_order, parse_filter, select
-    from mdcg.experiments.store import Store
+    from mdcg.runs.export import KINDS, row_of, writer_of
+    from mdcg.runs.query import find_key, in_order, parse_filter, select
+    from mdcg.runs.store import Store
 
     write = writer_of(export) if export is not None else None
     if not out.is_dir():
@@ -75,7 +75,7 @@ def runs(
 
 def _name(place: Path, out: Path) -> str:
     """As 'mdcg show' understands it with the same --out."""
-    from mdcg.experiments.store import archive_of
+    from mdcg.runs.store import archive_of
 
     if archive_of(place):
         return place.name

@@ -16,11 +16,11 @@ from mdcg.cli.train import stopped_explained
 from mdcg.errors import MdcgError
 
 if TYPE_CHECKING:
-    from mdcg.experiments.recipe import Recipe
-    from mdcg.experiments.record import Record
-    from mdcg.experiments.spec import RunSpec
-    from mdcg.experiments.store import Store
-    from mdcg.experiments.sweep import Undone
+    from mdcg.execute.sweep import Undone
+    from mdcg.recipes.recipe import Recipe
+    from mdcg.runs.record import Record
+    from mdcg.runs.spec import RunSpec
+    from mdcg.runs.store import Store
 
 
 @app.command()
@@ -33,7 +33,7 @@ def search(
     **options: Any,
 ) -> None:
     """Choose a method's settings as the paper did: its grid, one seed, judged on training images held out."""
-    from mdcg.experiments.search import HELD_OUT, chosen_recipe, grid_of, read_grid
+    from mdcg.execute.search import HELD_OUT, chosen_recipe, grid_of, read_grid
 
     asked = asked_recipe(options, method=method)
     names = asked.asked_methods()
@@ -75,7 +75,7 @@ def search(
                 "recipe": str(file),
             }
         )
-    from mdcg.report.search import at_an_end, grid_table, verdict
+    from mdcg.report.searches import at_an_end, grid_table, verdict
 
     console = Console()
     seeds = f"{len(asked.seeds)} seeds" if len(asked.seeds) > 1 else f"seed {asked.seeds[0]}"
@@ -93,7 +93,7 @@ def search(
 def _trained(asked: Recipe, options: dict[str, Any]) -> tuple[Undone, list[Record]]:
     """All points as one sweep: one that fails does not stop the others."""
     from mdcg.api import Sweep, load_for
-    from mdcg.experiments.sweep import Cell, Site
+    from mdcg.execute.sweep import Cell, Site
 
     specs = asked.resolve(load_for(asked))
     site = Site(

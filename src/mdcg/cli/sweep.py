@@ -15,7 +15,7 @@ from mdcg.cli.train import stopped_explained
 from mdcg.errors import MdcgError
 
 if TYPE_CHECKING:
-    from mdcg.experiments.sweep import Executor, Planned, Undone
+    from mdcg.execute.sweep import Executor, Planned, Undone
 
 
 @app.command()
@@ -40,7 +40,7 @@ def sweep(
 ) -> None:
     """Train everything that a recipe with axes means, and print the table. Given again, it goes on where it was."""
     from mdcg.api import Sweep
-    from mdcg.report.sweep import caption, sweep_json, sweep_table
+    from mdcg.report.sweeps import caption, sweep_json, sweep_table
 
     asked = {"seeds": seeds, "preset": preset, "out": out, "data": data, "device": device, "precision": precision}
     given = {key: value for key, value in asked.items() if value is not None}
@@ -97,14 +97,14 @@ def _executor(on: str | None) -> Executor | None:
     kind, _, address = on.partition(":")
     if kind != "ray":
         raise MdcgError(f"'{on}' is no place to train on; write --on ray, or --on ray:ADDRESS for a running cluster.")
-    from mdcg.experiments.cluster import OnRay
+    from mdcg.execute.ray import OnRay
 
     return OnRay(address or None)
 
 
 def _print_plan(planned: Planned, as_json: bool) -> None:
-    from mdcg.experiments.display import duration
-    from mdcg.report.sweep import plan_json, plan_table
+    from mdcg.execute.display import duration
+    from mdcg.report.sweeps import plan_json, plan_table
 
     if as_json:
         return print_json(plan_json(planned))

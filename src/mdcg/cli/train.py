@@ -17,7 +17,7 @@ from mdcg.train.signals import Stopped
 
 if TYPE_CHECKING:
     from mdcg.api import Result
-    from mdcg.experiments.recipe import Recipe
+    from mdcg.recipes.recipe import Recipe
 
 T = TypeVar("T")
 
@@ -39,8 +39,8 @@ def run(
     (result,) = results.values()
     if options["as_json"]:
         return print_json(result.as_json())
-    from mdcg.experiments.store import Store
-    from mdcg.report.tables import accuracy_matrix, comparison
+    from mdcg.report.terminal import accuracy_matrix, comparison
+    from mdcg.runs.store import Store
 
     over = f", mean over {len(result.records)} seeds" if len(result.records) > 1 else ""
     print(f"{name} on {asked.scenario}, accuracy in percent on task{over}{_held_out(asked)}:\n")
@@ -75,8 +75,8 @@ def compare(
 
 def _print_share(results: dict[str, Result], options: dict[str, Any]) -> None:
     """What probes took of the time, where there were any."""
-    from mdcg.experiments.share import Share
-    from mdcg.experiments.store import Store
+    from mdcg.runs.share import Share
+    from mdcg.runs.store import Store
 
     probes = options["probe"] or ()
     watched = [(Store(result.out, probes), record.spec) for result in results.values() for record in result.records]
@@ -86,11 +86,11 @@ def _print_share(results: dict[str, Result], options: dict[str, Any]) -> None:
 
 
 def _write_page(path: Path, results: dict[str, Result], title: str) -> None:
-    from mdcg.experiments.store import Store
     from mdcg.files import write_whole
-    from mdcg.report.page import page
-    from mdcg.report.read import Run, readable
-    from mdcg.report.summary import summarise
+    from mdcg.report.page.page import page
+    from mdcg.results.read import Run, readable
+    from mdcg.results.settings import summarise
+    from mdcg.runs.store import Store
 
     runs = []
     for result in results.values():
@@ -110,7 +110,7 @@ def _print_comparison(
 ) -> None:
     if options["as_json"]:
         return print_json({"methods": {label: result.as_json() for label, result in results.items()}})
-    from mdcg.report.tables import comparison
+    from mdcg.report.terminal import comparison
 
     console = Console()
     return console.print(comparison(results, _title(asked), console, first, ranked))

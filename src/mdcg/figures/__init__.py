@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mdcg.figures import (  # noqa: F401 (each registers its own)
+from mdcg.figures.base import FIGURES, Figure, OfModels, OfRuns, Run
+from mdcg.figures.plots import (  # noqa: F401 (each registers its own)
     bias,
     confusion,
     drift,
@@ -17,6 +18,5 @@ from mdcg.figures import (  # noqa: F401 (each registers its own)
     sigmoid,
     tradeoff,
 )
-from mdcg.figures.base import FIGURES, Figure, OfModels, OfRuns, Run
 
 __all__ = ["FIGURES", "Figure", "OfModels", "OfRuns", "Run"]

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mdcg import paper
 from mdcg.errors import MdcgError
-from mdcg.experiments.recipe import Recipe
-from mdcg.experiments.record import Record
-from mdcg.experiments.spec import RunSpec
-from mdcg.experiments.store import measured_file, read_measurements
+from mdcg.recipes.recipe import Recipe
 from mdcg.registry import Registry, first_line
+from mdcg.runs.record import Record
+from mdcg.runs.spec import RunSpec
+from mdcg.runs.store import measured_file, read_measurements
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing

@@ -13,18 +13,18 @@ from tempfile import TemporaryFile
 
 from mdcg.api import Sweep, load_for
 from mdcg.errors import MachineError, MdcgError
-from mdcg.experiments.plan import Warn
-from mdcg.experiments.recipe import Recipe
-from mdcg.experiments.share import Share
-from mdcg.experiments.spec import RunSpec
-from mdcg.experiments.store import Store
-from mdcg.experiments.sweep import Cell, Site
-from mdcg.experiments.words import parse_seeds
-from mdcg.figures import source, style
+from mdcg.execute.plan import Warn
+from mdcg.execute.sweep import Cell, Site
+from mdcg.figures import captions, style
 from mdcg.figures.base import FIGURES, Figure, OfModels, OfRuns, Row, Run, recipe_of
 from mdcg.figures.read import UNFIT, numbers
 from mdcg.files import write_whole
 from mdcg.methods import METHODS
+from mdcg.recipes.parsing import parse_seeds
+from mdcg.recipes.recipe import Recipe
+from mdcg.runs.share import Share
+from mdcg.runs.spec import RunSpec
+from mdcg.runs.store import Store
 from mdcg.scenario import parse
 
 
@@ -137,7 +137,7 @@ def _numbers(name: str, figure: Figure, specs: Sequence[RunSpec], asked: Recipe)
     runs = [Run(folder, record) for folder, record in found if record is not None]
     if not runs:
         raise MdcgError(f"no run that the figure {name} needs could be trained, so there is nothing to draw.")
-    return numbers(figure, runs), source.of_runs(runs)
+    return numbers(figure, runs), captions.of_runs(runs)
 
 
 def _check_names(asked: Recipe) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mdcg.errors import MdcgError
-from mdcg.experiments.store import measured_file
 from mdcg.figures.base import OfRuns, Row, Run
+from mdcg.runs.store import measured_file
 
 UNFIT = (LookupError, TypeError, ValueError)  # of rows that lack a look or a key, or hold what is no number
 

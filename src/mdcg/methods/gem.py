@@ -21,8 +21,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from mdcg import kernels
 from mdcg.methods.base import METHODS, Method, Step, cross_entropy
+from mdcg.models import kernels
 
 RIDGE = 1e-3  # ε: keeps the programme well posed where gradients are parallel or vanish
 LARGEST = 64  # tasks whose programme a fused kernel can hold
@@ -73,7 +73,7 @@ def complementary(M: Tensor, q: Tensor) -> Tensor:
     n = q.shape[1]
     limit = min(2**n - 1, 8 * n)
     if kernels.in_use() and n <= LARGEST:
-        from mdcg.kernels.pivot import complementary as fused
+        from mdcg.models.kernels.pivot import complementary as fused
 
         return fused(M, q, limit)
     tableau = torch.cat([M, q[..., None]], 2)

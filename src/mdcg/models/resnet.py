@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mdcg import kernels
+from mdcg.models import kernels
 from mdcg.models.members import BatchNorm2d, Conv2d, Linear, fold, unfold
 
 
@@ -62,7 +62,7 @@ class ResNet(nn.Module):
     def prepare(self, trained: Tensor, inferred: Tensor | None = None) -> None:
         """Have the kernels ready for such images, where they are in use."""
         if self._fused(trained):
-            from mdcg.kernels.resnet import prepare
+            from mdcg.models.kernels.resnet import prepare
 
             prepare(self, trained, inferred)
 
@@ -72,7 +72,7 @@ class ResNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         if self._fused(images):
-            from mdcg.kernels.resnet import features
+            from mdcg.models.kernels.resnet import features
 
             return features(self, images)
         x = F.relu(self.norm(self.conv(fold(images))))

@@ -20,8 +20,8 @@ from mdcg.registry import Registry, first_line
 from mdcg.train.augment import Pixels
 from mdcg.train.evaluate import answers, features
 from mdcg.train.group import Group
-from mdcg.train.kept import KeptLogits
 from mdcg.train.precision import Compute
+from mdcg.train.stored_logits import KeptLogits
 
 Measured = Mapping[str, Tensor | Sequence[Any]]  # of each quantity one entry per member
 

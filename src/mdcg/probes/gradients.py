@@ -16,7 +16,7 @@ from mdcg.models import Head, Model
 from mdcg.models.members import Conv2d, Linear
 from mdcg.models.stacked import Stacked
 from mdcg.probes.base import PROBES, Images, Measured, Probe, Sight
-from mdcg.train.kept import KeptLogits
+from mdcg.train.stored_logits import KeptLogits
 
 IMAGES = 128  # of each member's memory, at most
 AT_ONCE = 8  # members on a GPU, so that a group that fits into its memory does so with this probe too

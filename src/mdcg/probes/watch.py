@@ -11,9 +11,9 @@ import numpy as np
 from torch import Tensor
 
 from mdcg.probes.base import Probe, ProbeError, Sight
+from mdcg.train.device_errors import of_the_machine
 from mdcg.train.loop import Trainer
 from mdcg.train.state import Row, State
-from mdcg.train.troubles import of_the_machine
 
 RESERVED = ("probe", "task", "epoch", "step")  # what every row has
 

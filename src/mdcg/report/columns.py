@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mdcg.report.summary import Section, Setting
-from mdcg.report.tables import spread
+from mdcg.report.terminal import spread
+from mdcg.results.settings import Section, Setting
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from mdcg import paper
 from mdcg.errors import MdcgError
-from mdcg.experiments.presets import Preset
-from mdcg.experiments.recipe import explain
+from mdcg.recipes.presets import Preset
+from mdcg.recipes.recipe import explain
 
 NOTES = "notes.yaml"
 Noted = Mapping[tuple[paper.Cell, Preset], str]  # what is said of each cell

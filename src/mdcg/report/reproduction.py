@@ -10,13 +10,13 @@ from pathlib import Path
 
 from mdcg import paper
 from mdcg.errors import MdcgError
-from mdcg.experiments.presets import Preset
 from mdcg.files import write_whole
 from mdcg.methods import METHODS
+from mdcg.recipes.presets import Preset
 from mdcg.report.notes import Noted, listed, read_notes
-from mdcg.report.read import Run
-from mdcg.report.summary import ALPHA, PRESETS, Setting, holm, preset_of, settings_of_preset, summarise
-from mdcg.report.tables import spread
+from mdcg.report.terminal import spread
+from mdcg.results.read import Run
+from mdcg.results.settings import ALPHA, PRESETS, Setting, holm, preset_of, settings_of_preset, summarise
 
 BEGIN = "<!-- From here on written by: mdcg report RUNS --reproduction FILE -->"
 END = "<!-- Up to here -->"

@@ -10,9 +10,9 @@ from dataclasses import replace
 from types import TracebackType
 
 from mdcg.errors import MdcgError
+from mdcg.execute.progress import Display
 from mdcg.trackers.base import TRACKERS, Epoch, Outcome, Run, Tracker
 from mdcg.train.group import Group
-from mdcg.train.progress import Display
 from mdcg.train.state import Row
 
 

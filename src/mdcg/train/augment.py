@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mdcg import kernels
+from mdcg.models import kernels
 
 
 class Normalised(Protocol):
@@ -55,7 +55,7 @@ class Pixels:
         → (n, C, H, W).
         """
         if kernels.in_use():
-            from mdcg.kernels.images import view
+            from mdcg.models.kernels.images import view
 
             return view(images, index, corner, flipped, self.scale, self.shift, self.padding, self.dtype)
         _, height, width, _ = images.shape

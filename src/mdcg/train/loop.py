@@ -21,11 +21,11 @@ from mdcg.train.epoch import Ahead, EpochDraws, steps_per_epoch
 from mdcg.train.evaluate import answers, evaluate
 from mdcg.train.graph import WARM_UP, GraphedSteps
 from mdcg.train.group import Group
-from mdcg.train.kept import keep
 from mdcg.train.past import Past, flat, parts
 from mdcg.train.precision import Compute
 from mdcg.train.signals import Stopped
 from mdcg.train.state import Row, State
+from mdcg.train.stored_logits import keep
 
 SAVING = 0.03  # the share of the time that saving may take, beyond the first epoch and a stop
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mdcg import kernels
 from mdcg.errors import MdcgError, unknown
+from mdcg.models import kernels
 
 PRECISIONS = ("auto", "fp32", "tf32", "bf16", "fp64")
 

@@ -18,9 +18,9 @@ from mdcg.memory import Memory, share_of_task
 from mdcg.models import Model, build_model
 from mdcg.tensors import below
 from mdcg.train.group import Group
-from mdcg.train.kept import KeptLogits
 from mdcg.train.optimizer import SGD
 from mdcg.train.precision import Compute
+from mdcg.train.stored_logits import KeptLogits
 
 Row = dict[str, Any]
 

@@ -1,0 +1,1 @@
+"""Execution: from specs to finished runs, here or on a cluster."""

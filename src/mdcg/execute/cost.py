@@ -1,0 +1,88 @@
+"""How long runs will take, from how long others took.
+
+A run's work is counted in images that pass through the network, memory images included. What one image costs is
+measured: the finished runs in the store say it, and a sweep goes on measuring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from pydantic import ValidationError
+
+from mdcg.data import Dataset
+from mdcg.errors import MdcgError
+from mdcg.execute.group import group_of
+from mdcg.runs.record import Record
+from mdcg.runs.spec import RunSpec
+from mdcg.scenario import parse
+from mdcg.train.epoch import steps_per_epoch
+from mdcg.train.group import Group
+
+#: Where nothing was measured yet: on two cores of a CPU, and on an H200 with 20 members in bf16.
+ROUGH = {("smallconv", "cpu"): 7e-5, ("resnet20", "cpu"): 2.2e-3, ("resnet20", "cuda"): 3.5e-6}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds that one image takes, and whether that was measured here."""
+
+    seconds: float
+    measured: bool
+
+
+def images_per_step(group: Group, task: int) -> int:
+    """Of one member."""
+    return group.training.batch_size + sum(draw.size for draw in group.memory_draws(task))
+
+
+def work(group: Group) -> int:
+    """Images of all members, tasks and epochs."""
+    tasks = range(group.training.tasks)
+    return group.training.epochs * sum(
+        int(steps_per_epoch(group, task).sum()) * images_per_step(group, task) for task in tasks
+    )
+
+
+def cost_per_image(
+    specs: Sequence[RunSpec], dataset: Dataset, records: Iterable[Record], device: str, gpu: str | None
+) -> Cost | None:
+    """As measured on a CPU or on this GPU (any, where None is named), with this network and precision.
+
+    Of this method, if it was among them.
+    """
+    wanted = specs[0]
+    alike = [
+        record
+        for record in records
+        if (record.spec.fingerprint, record.spec.backbone, record.spec.precision)
+        == (wanted.fingerprint, wanted.backbone, wanted.precision)
+        and _same_device(record.environment.hardware.gpu, device, gpu)
+        and _is_known(record.spec)
+    ]
+    own = [record for record in alike if record.spec.method == wanted.method]
+    # One of each setting is enough: runs of other seeds cost the same.
+    chosen = {record.spec.model_copy(update={"seed": 0}).digest(): record for record in own or alike}
+    costs = [record.seconds / work(group_of([record.spec], dataset)) for record in chosen.values()]
+    if costs:
+        return Cost(median(costs), measured=True)
+    rough = ROUGH.get((wanted.backbone, device))
+    return None if rough is None else Cost(rough, measured=False)
+
+
+def _is_known(spec: RunSpec) -> bool:
+    """Whether there is such a scenario and method, with such settings: an archive may be older than all of them."""
+    try:
+        parse(spec.scenario)
+        spec.built_method()
+    except (MdcgError, ValidationError):
+        return False
+    return True
+
+
+def _same_device(measured_on: str | None, device: str, gpu: str | None) -> bool:
+    if device == "cpu":
+        return measured_on is None
+    return measured_on is not None and gpu in (None, measured_on)

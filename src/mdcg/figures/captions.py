@@ -1,0 +1,84 @@
+"""Where a figure's numbers come from, in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from mdcg.figures.base import Row, Run
+from mdcg.methods import METHODS
+from mdcg.recipes.parsing import spell_seeds
+
+
+def of_runs(runs: Sequence[Run]) -> str:
+    """How many runs, of which methods and settings, with which seeds, trained how."""
+    specs = [run.spec for run in runs]
+    seeds = sorted({spec.seed for spec in specs})
+    per_setting = Counter(spec.model_copy(update={"seed": 0}).digest() for spec in specs)
+    n = sorted(set(per_setting.values()))
+    each = f"n = {n[0]}" if len(n) == 1 else f"n = {n[0]} to {n[-1]}"
+    around = [run.record.environment for run in runs]
+    machines = _listed(f"{one.precision} on {one.device}" for one in around if one.precision and one.device)
+    epochs, batch = _listed(spec.epochs for spec in specs), _listed(spec.batch_size for spec in specs)
+    long = "1 epoch" if epochs == "1" else f"{epochs} epochs"
+    parts = [
+        f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} on {_listed(spec.scenario for spec in specs)}: "
+        + "; ".join(_method(name, runs) for name in sorted({spec.method for spec in specs})),
+        f"memory {_listed(spec.memory for spec in specs if spec.memory)}" if any(spec.memory for spec in specs) else "",
+        f"{'seed' if len(seeds) == 1 else 'seeds'} {spell_seeds(seeds)} ({each} per setting)",
+        f"{_listed(spec.backbone for spec in specs)}, {long} per task, batches of {batch}, "
+        f"learning rate {_listed(spec.rate for spec in specs)}, momentum {_listed(spec.momentum for spec in specs)}",
+        "memory images in passes of their own" if any(spec.passes == "separate" for spec in specs) else "",
+        machines,
+    ]
+    held_out = {spec.hold_out for spec in specs}
+    evaluated = ["test images"] if 0.0 in held_out else []
+    if some := held_out - {0.0}:
+        evaluated.append(f"{_listed(some)} of the training images, held out")
+    parts.append(f"evaluated on {' and on '.join(evaluated)}")
+    return "; ".join(part for part in parts if part) + "."
+
+
+def averaged(
+    rows: Sequence[Row],
+    spread: str = "one standard deviation on either side",
+    apart: Sequence[str] = ("method", "memory"),
+) -> str:
+    """How seeds were brought together, as the end of a caption; rows that differ in one of `apart` never are."""
+    seeds: dict[tuple[object, ...], set[int]] = {}
+    for row in rows:
+        seeds.setdefault(tuple(row[key] for key in apart), set()).add(row["seed"])
+    if all(len(own) == 1 for own in seeds.values()):
+        return "A single seed." if len(set.union(*seeds.values())) == 1 else "A single seed of each."
+    return f"Mean over seeds, and {spread}." if spread else "Mean over seeds."
+
+
+def _method(name: str, runs: Sequence[Run]) -> str:
+    """A method with its weights, other settings where they are not the usual ones, and its head likewise."""
+    specs = [run.spec for run in runs if run.spec.method == name]
+    heads = _listed(spec.head for spec in specs)
+    usual = {key: field.default for key, field in METHODS[name].model_fields.items()}
+    said = []
+    for key in dict.fromkeys(key for spec in specs for key in (*spec.hyperparameters, *spec.head_settings)):
+        values = [{**spec.hyperparameters, **spec.head_settings}.get(key) for spec in specs]
+        if set(values) != {usual.get(key)} or isinstance(usual.get(key), float):
+            said.append(f"{key} {_listed(values)}")
+    if heads != METHODS[name].head:
+        said.insert(0, f"head {heads}")
+    return f"{name} ({', '.join(said)})" if said else name
+
+
+def _listed(values: Iterable[object]) -> str:
+    """Each once; of many numbers the ends.
+
+    >>> _listed([0.5, 0.25, 0.5]), _listed(range(1, 9))
+    ('0.25, 0.5', '1 to 8 (8 values)')
+    """
+    distinct = list(dict.fromkeys(values))
+    numbers = [value for value in distinct if isinstance(value, int | float) and not isinstance(value, bool)]
+    if len(numbers) == len(distinct):
+        ordered = sorted(numbers)
+        if len(ordered) > 4:
+            return f"{ordered[0]:g} to {ordered[-1]:g} ({len(ordered)} values)"
+        return ", ".join(f"{value:,}" if isinstance(value, int) else f"{value:g}" for value in ordered)
+    return ", ".join(map(str, distinct))

@@ -1,0 +1,1 @@
+"""The figures, one file for each or for a kind of them."""

@@ -1,0 +1,116 @@
+"""Fig. "growing": weights of the gates against the number of tasks, beside a memory (Appendix "… growing law")."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+from matplotlib.ticker import EngFormatter, NullFormatter
+
+from mdcg.figures import style
+from mdcg.figures.base import FIGURES, OfModels, Row
+from mdcg.figures.plots.models import features, given
+from mdcg.models.heads import CascadedGates
+from mdcg.recipes.recipe import Recipe
+
+CLASSES = 2  # of each task
+COUNTED = (1, 2, 3, 4, 5, 7, 10, 14, 20, 30, 40, 65, 100)  # numbers of tasks for which a real head is grown
+MEMORIES = (200, 500, 1000, 2000)
+FORMULA, COUNT, MEMORY = "gates, by formula", "gates, counted in a head", "memory"
+LOOKS = {
+    FORMULA: style.LOOKS[0] | {"marker": ""},
+    COUNT: style.LOOKS[1] | {"linestyle": "", "markerfacecolor": "white"},
+}
+
+
+@FIGURES.register("head-growth")
+class HeadGrowth(OfModels):
+    """Weights of the cascaded gates against the number of tasks, beside the pixels of a memory."""
+
+    def measure(self, asked: Recipe) -> list[Row]:
+        """`tasks` of a memory: the first number of tasks whose gates take more than it."""
+        shape, backbone = given(asked)
+        inputs, pixels = features(backbone, shape), math.prod(shape)
+        memories: list[Row] = [
+            {"what": MEMORY, "tasks": passing(size * pixels, inputs), "floats": size * pixels, "memory": size}
+            for size in sorted(asked.memory or MEMORIES)
+        ]
+        last = max(COUNTED[-1], *(math.ceil(1.1 * row["tasks"]) for row in memories))
+        grown = counted(inputs, COUNTED[-1])
+        rows = [
+            *({"what": FORMULA, "tasks": tasks, "floats": formula(tasks, inputs)} for tasks in range(1, last + 1)),
+            *({"what": COUNT, "tasks": tasks, "floats": grown[tasks - 1]} for tasks in COUNTED),
+            *memories,
+        ]
+        about = {"backbone": backbone, "features": inputs, "image": "×".join(map(str, shape))}
+        return [{**row, **about} for row in rows]
+
+    def draw(self, rows: Sequence[Row]) -> Drawing:
+        drawing, (ax,) = style.panels(height=3.4)
+        for what, look in LOOKS.items():
+            own = [row for row in rows if row["what"] == what and row["floats"]]  # one task has no gates
+            ax.plot([row["tasks"] for row in own], [row["floats"] for row in own], label=what, **look)
+        ax.set_xlim(0, 1.02 * max(row["tasks"] for row in rows))
+        for row in (row for row in rows if row["what"] == MEMORY):
+            ax.axhline(row["floats"], color=style.GREY, linewidth=0.9, zorder=1)
+            ax.plot(row["tasks"], row["floats"], "o", color="black", markersize=4.5)
+            _write(ax, f"{row['memory']:,} images", (1.01, row["floats"]), (0, 0), "left", ax.get_yaxis_transform())
+            _write(ax, f"{row['tasks']} tasks", (row["tasks"], row["floats"]), (-3, 5), "right")
+        ax.set_yscale("log")
+        ax.yaxis.set_major_formatter(EngFormatter(sep=""))
+        ax.yaxis.set_minor_formatter(NullFormatter())
+        ax.set_xlabel(f"tasks learned, {CLASSES} classes each")
+        ax.set_ylabel("additional floats")
+        style.legend(drawing, [ax])
+        return drawing
+
+    def caption(self, rows: Sequence[Row]) -> str:
+        return (
+            f"Weights of all cascaded gates after so many tasks of {CLASSES} classes, by the formula "
+            f"t (t − 1) / 2 · {CLASSES} · features and counted in heads that were grown so far; horizontal lines: "
+            "pixels of a memory of so many images. Points mark the first number of tasks whose gates take more "
+            "than that memory."
+        )
+
+    def source(self, rows: Sequence[Row]) -> str:
+        return f"{rows[0]['backbone']}, {rows[0]['features']:,} features; images of {rows[0]['image']}."
+
+
+def _write(
+    ax: Axes, text: str, place: tuple[float, float], away: tuple[float, float], side: str, within: Any = "data"
+) -> None:
+    """Beside a place, so many points away."""
+    ax.annotate(text, place, away, within, "offset points", ha=side, va="center", fontsize=8)
+
+
+def formula(tasks: int, features: int) -> int:
+    """Gate weights after so many tasks: G(t) = t(t−1)/2 small layers, one for each pair of tasks, which is
+    Σ_i (i−1)·|Y^i| where all tasks have as many classes.
+
+    >>> formula(5, 64)
+    1280
+    """
+    return tasks * (tasks - 1) // 2 * CLASSES * features
+
+
+def counted(features: int, tasks: int) -> list[int]:
+    """The same in a head that is grown, after each task."""
+    head = CascadedGates(1, features, gamma=[1.0], beta=[10.0])
+    rngs = [np.random.default_rng(0)]
+    found = []
+    for _ in range(tasks):
+        head.grow(CLASSES, rngs, rngs)
+        found.append(head.gates.weight.numel())
+    return found
+
+
+def passing(floats: int, features: int) -> int:
+    """The first number of tasks whose gates take more than so many floats."""
+    tasks = 1
+    while formula(tasks, features) <= floats:
+        tasks += 1
+    return tasks

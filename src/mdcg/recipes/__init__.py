@@ -1,0 +1,1 @@
+"""Recipes: what a person asks for, and the runs that it means."""

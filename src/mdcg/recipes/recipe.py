@@ -1,0 +1,305 @@
+"""Recipes: what a person asks for, and the runs it means."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from mdcg.data import Dataset
+from mdcg.data.load import FOLDER
+from mdcg.errors import MdcgError, unknown
+from mdcg.methods import METHODS
+from mdcg.methods.base import Passes, Value
+from mdcg.models import HEADS
+from mdcg.models.backbones import backbone_names
+from mdcg.recipes import presets
+from mdcg.recipes.parsing import number, parse_seeds, read_value
+from mdcg.recipes.presets import Preset
+from mdcg.recipes.protocol import protocol
+from mdcg.runs.spec import RunSpec, format_of
+from mdcg.scenario import canonical, parse, task_sizes
+from mdcg.train.precision import PRECISIONS
+
+
+class Recipe(BaseModel):
+    """What a person asks for; whatever is left out follows the paper's protocol.
+
+    Of memory sizes and of settings there may be several: every combination is then a run, once per seed.
+
+    >>> Recipe(scenario="digits-5", method="replay", memory="100,200", seeds="0-2").memory
+    [100, 200]
+    """
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    title: str | None = None  # of the tables
+    scenario: str
+    method: str | None = None
+    methods: list[str] = []
+    memory: list[Annotated[int, Field(ge=1, strict=True)]] = []
+    seeds: list[int] = [0]
+    preset: Preset = "paper"
+    set: dict[str, Any] = {}
+    head: str | None = None
+    backbone: str | None = None
+    epochs: int | None = Field(None, ge=1, le=100_000, strict=True)
+    batch_size: int | None = Field(None, ge=2, le=100_000, strict=True)
+    rate: float | None = Field(None, gt=0)
+    momentum: float | None = Field(None, ge=0, lt=1)
+    precision: str = "auto"
+    hold_out: float = Field(0.0, ge=0, lt=1)
+    evaluate_every: int = Field(0, ge=0)
+    image_size: int | None = None
+    augmentation: Preset | None = None
+    passes: Passes | None = None
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    out: Path = Path("runs")
+    data: Path | None = None
+
+    @field_validator("scenario")
+    @classmethod
+    def _canonical(cls, value: str) -> str:
+        try:
+            return canonical(value)
+        except MdcgError as error:
+            raise MdcgError(str(error), about="scenario") from error
+
+    @field_validator("out", "data")
+    @classmethod
+    def _home(cls, value: Path | None) -> Path | None:
+        try:
+            if value and "\0" in str(value):
+                raise ValueError("a path cannot hold a zero byte")
+            return value.expanduser() if value else value
+        except RuntimeError as error:
+            raise ValueError(str(error)) from error
+
+    @field_validator("methods", mode="before")
+    @classmethod
+    def _methods(cls, value: object) -> object:
+        return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+
+    @field_validator("memory", mode="before")
+    @classmethod
+    def _memories(cls, value: object) -> object:
+        if isinstance(value, str):
+            value = [read_value(part.strip()) for part in value.split(",")]
+        return value if isinstance(value, list | tuple) else [value]
+
+    @field_validator("memory")
+    @classmethod
+    def _memories_usable(cls, value: list[int]) -> list[int]:
+        if not value:
+            raise ValueError("give at least one size")
+        return list(dict.fromkeys(value))
+
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _seeds(cls, value: object) -> object:
+        if isinstance(value, list) and any(isinstance(seed, str) for seed in value):
+            value = ",".join(map(str, value))
+        if isinstance(value, str):
+            try:
+                return parse_seeds(value)
+            except MdcgError as error:
+                raise MdcgError(str(error), about="seeds") from error
+        return [value] if isinstance(value, int) and not isinstance(value, bool) else value
+
+    @field_validator("seeds")
+    @classmethod
+    def _seeds_usable(cls, value: list[int]) -> list[int]:
+        if not value:
+            raise ValueError("give at least one seed")
+        if min(value) < 0 or max(value) >= 2**31:
+            raise ValueError("seeds go from 0 to 2147483647")
+        return list(dict.fromkeys(value))
+
+    @field_validator("set")
+    @classmethod
+    def _set_plain(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for key, setting in value.items():
+            several = setting if isinstance(setting, list) else [setting]
+            if not several or not all(isinstance(one, bool | int | float | str) for one in several):
+                raise ValueError(f"'{key}' must be a number, a word or true or false, or a list of these")
+        return value
+
+    @field_validator("precision")
+    @classmethod
+    def _precision(cls, value: str) -> str:
+        if value not in PRECISIONS:
+            raise ValueError(str(unknown("precision", value, PRECISIONS)))
+        return value
+
+    def asked_methods(self) -> list[str]:
+        names = list(dict.fromkeys(self.methods or ([self.method] if self.method else [])))
+        if not names:
+            raise MdcgError(
+                "no method was named; give --method md-cg (for 'compare': --methods naive,md-cg), "
+                "see 'mdcg list methods'."
+            )
+        return names
+
+    def resolve(self, dataset: Dataset) -> list[RunSpec]:
+        """Every run asked for, method by method, setting by setting, seed by seed."""
+        self.check_names()
+        specs = [
+            self._resolve_one(name, memory, settings, seed, dataset)
+            for name in self.asked_methods()
+            for memory in (self.memory if METHODS[name].uses_memory else [0])
+            for settings in self._combinations(name)
+            for seed in self.seeds
+        ]
+        return list({spec.name: spec for spec in specs}.values())  # 1 and 1.0 are one setting
+
+    def label(self, spec: RunSpec) -> str:
+        """What tells a run's setting from the others asked for: its method, and whatever was given as a list.
+
+        >>> asked = Recipe(scenario="digits-5", methods=["naive", "replay"], memory=[50, 100])
+        >>> from mdcg.data import load
+        >>> list(dict.fromkeys(asked.label(spec) for spec in asked.resolve(load("digits"))))
+        ['naive', 'replay, memory 50', 'replay, memory 100']
+        """
+        parts = [spec.method] if len(self.asked_methods()) > 1 else []
+        if len(self.memory) > 1 and METHODS[spec.method].uses_memory:
+            parts.append(f"memory {spec.memory}")
+        chosen = {**spec.hyperparameters, **spec.head_settings}
+        parts += [
+            f"{key} {chosen[key]}" for key, value in self.set.items() if isinstance(value, list) and key in chosen
+        ]
+        return ", ".join(parts) or spec.method
+
+    def _combinations(self, name: str) -> list[dict[str, Value]]:
+        """One value for each setting that the method or its head has, in every combination."""
+        known = self._settings_of(name)
+        axes = [
+            [(key, one) for one in (value if isinstance(value, list) else [value])]
+            for key, value in self.set.items()
+            if key in known
+        ]
+        return list(map(dict, itertools.product(*axes)))
+
+    def check_names(self) -> None:
+        """All that can be said to be wrong before the dataset is loaded."""
+        names = self.asked_methods()
+        if self.head:
+            HEADS[self.head]  # or say which there are
+        for key in self.set:
+            if not any(key in self._settings_of(name) for name in names):
+                known = sorted({setting for name in names for setting in self._settings_of(name)})
+                raise unknown(f"setting of {', '.join(names)}", key, known, about=f"set.{key}")
+        for name in names:
+            if METHODS[name].uses_memory and not self.memory:
+                raise MdcgError(
+                    f"{name} needs a memory; give its size in images, for instance --memory 500.", about="method"
+                )
+            needs, head = METHODS[name].needs_head, self._head(name)
+            if needs == ("fixed" if HEADS[head].grows else "growing"):
+                which = {"growing": "that grows with the classes", "fixed": "that has all classes from the start"}
+                advice = "leave --head out" if self.head else "give one with --head"
+                raise MdcgError(f"{name} needs a head {which[needs]}, and '{head}' is none; {advice}.", about="head")
+        if self.backbone and self.backbone not in backbone_names():
+            raise unknown("backbone", self.backbone, backbone_names(), about="backbone")
+
+    def _resolve_one(self, name: str, memory: int, chosen: dict[str, Value], seed: int, dataset: Dataset) -> RunSpec:
+        kind = METHODS[name]
+        try:
+            task_sizes(dataset.classes, parse(self.scenario)[1])
+        except MdcgError as error:
+            raise MdcgError(str(error), about="scenario") from error
+        head, published = self._head(name), self.preset == "published"
+        usual = protocol(self.scenario, dataset)
+        backbone = presets.BACKBONES.get(usual.backbone, usual.backbone) if published else usual.backbone
+        augmentation = self.augmentation or self.preset
+        if kind.uses_memory and memory < dataset.classes:
+            raise MdcgError(
+                f"a memory of {memory} cannot hold one image of each of the {dataset.classes} classes; "
+                f"give --memory {dataset.classes} or more.",
+                about="memory",
+            )
+        if augmentation == "published" and self.augmentation and dataset.name != presets.OTHER_PIXELS:
+            raise MdcgError(
+                f"the published augmentation departs from the paper's on {presets.OTHER_PIXELS} only; leave "
+                f"--augmentation out for {self.scenario}.",
+                about="augmentation",
+            )
+        preset = presets.defaults(self.preset, kind, self.scenario, memory, usual.epochs)
+        given = {key: value for key, value in chosen.items() if key in kind.model_fields}
+        try:
+            method = kind(**{**preset.settings, **given})
+        except ValidationError as error:
+            field = error.errors()[0]["loc"]
+            raise MdcgError(
+                f"method {name}: {explain(error)}", about=f"set.{field[0]}" if field else "method"
+            ) from error
+        settings = {key: default for key, (default, _) in HEADS[head].settings.items()}
+        settings |= {key: number(key, value) for key, value in chosen.items() if key in settings}
+        return RunSpec(
+            format=format_of(self.scenario),
+            scenario=self.scenario,
+            fingerprint=dataset.fingerprint,
+            image_size=dataset.shape[1] if dataset.name.startswith(FOLDER) else None,
+            method=name,
+            hyperparameters=method.model_dump(),
+            memory=memory,
+            head=head,
+            head_settings=settings,
+            backbone=self.backbone or backbone,
+            epochs=self.epochs or preset.epochs,
+            batch_size=self.batch_size or usual.batch_size,
+            rate=self.rate or usual.rate,
+            momentum=usual.momentum if self.momentum is None else self.momentum,
+            precision=self.precision,
+            hold_out=self.hold_out,
+            evaluate_every=self.evaluate_every,
+            augmentation=augmentation if dataset.name == presets.OTHER_PIXELS else "paper",
+            passes=self.passes or preset.passes if kind.replays() else "joint",
+            seed=seed,
+        )
+
+    def _head(self, name: str) -> str:
+        head = self.head or METHODS[name].head
+        return presets.HEADS.get(head, head) if self.preset == "published" else head
+
+    def _settings_of(self, name: str) -> list[str]:
+        return [*METHODS[name].model_fields, *HEADS[self._head(name)].settings]
+
+
+def make_recipe(**keys: Any) -> Recipe:
+    """A checked recipe; keys that are None count as left out."""
+    keys = {key.replace("-", "_"): value for key, value in keys.items()}
+    for key in keys:
+        if key not in Recipe.model_fields:
+            raise _unknown_key(key)
+    if keys.get("scenario") is None:
+        raise MdcgError("no scenario was named; give --scenario, for instance digits-5, see 'mdcg list scenarios'.")
+    try:
+        return Recipe(**{key: value for key, value in keys.items() if value is not None})
+    except ValidationError as error:
+        raise MdcgError(explain(error), about=str(error.errors()[0]["loc"][0])) from error
+
+
+def _unknown_key(key: str) -> MdcgError:
+    if key in ("lr", "learning_rate"):
+        return MdcgError(f"unknown setting '{key}'; the learning rate is called 'rate'.", about=key)
+    settings = {name: default for head in HEADS.names() for name, (default, _) in HEADS[head].settings.items()}
+    for method in METHODS.names():
+        settings |= {name: field.default for name, field in METHODS[method].model_fields.items()}
+    if key in settings:
+        example = f"set: {{{key}: {settings[key]}}}"
+        return MdcgError(
+            f"'{key}' is a setting of a method or head; put it under set, for instance {example}.", about=key
+        )
+    return unknown("setting", key, Recipe.model_fields, about=key)
+
+
+def explain(error: ValidationError) -> str:
+    """The first complaint of a validation, as one sentence."""
+    first = error.errors()[0]
+    where = ".".join(part for part in first["loc"] if isinstance(part, str))
+    message = first["msg"].removeprefix("Value error, ").rstrip(".")
+    given = first["input"]
+    value = f", not {given!r}" if isinstance(given, str | int | float) and str(given) not in message else ""
+    return (f"'{where}' is wrong: " if where else "") + f"{message[0].lower()}{message[1:]}{value}."

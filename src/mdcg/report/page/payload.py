@@ -1,0 +1,124 @@
+"""What the page's charts are drawn from, as JSON that is safe inside HTML."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any
+
+import numpy as np
+
+from mdcg.metrics import Matrix
+from mdcg.report.terminal import settings_of
+from mdcg.results.read import Run
+from mdcg.results.settings import Section, Setting
+from mdcg.runs.record import Record
+
+UNSAFE = re.compile("[<>&\u2028\u2029]")
+
+
+def script(content: object, name: str) -> str:
+    """A block of data that the page's script reads by `name`; nothing in it can end the block."""
+    text = json.dumps(lean(content), allow_nan=False, separators=(",", ":"))
+    safe = UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return f'<script type="application/json" id="{name}">{safe}</script>'
+
+
+def lean(content: Any) -> Any:
+    """The same with short numbers; what is no number is null.
+
+    >>> lean({"R": np.array([1 / 3, np.nan])})
+    {'R': [0.3333, None]}
+    """
+    if isinstance(content, np.ndarray):
+        return lean(content.tolist())
+    if isinstance(content, dict):
+        return {key: lean(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [lean(value) for value in content]
+    if isinstance(content, float):
+        return round(content, 4) if math.isfinite(content) else None
+    return content
+
+
+def of_section(section: Section, first: int) -> list[dict[str, Any]]:
+    """What is needed to compare settings; the first of them is number `first` on the page."""
+    return [_summary(setting) | {"id": first + place} for place, setting in enumerate(section.settings)]
+
+
+def _summary(setting: Setting) -> dict[str, Any]:
+    matrices = setting.matrices
+    seen = np.stack([[R[i, : i + 1].mean() for i in range(len(R))] for R in matrices])
+    acc = setting.stats["ACC"]
+    return {
+        "name": setting.name,
+        "label": setting.label,
+        "memory": setting.spec.memory,
+        "acc": [acc.mean, acc.std],
+        "seen": _mean_std(seen),
+        "forgetting": _mean_std(np.stack([_forgetting(R) for R in matrices])),
+    }
+
+
+def of_setting(setting: Setting) -> dict[str, Any]:
+    """What is needed to look at one setting and each of its runs."""
+    return {
+        "label": setting.label,
+        "R": setting.matrices.mean(0),
+        "runs": [_run(run, R) for run, R in zip(setting.runs, setting.matrices, strict=True)],
+    }
+
+
+def _run(run: Run, R: Matrix) -> dict[str, Any]:
+    record = run.record
+    rows = [row for row in record.history if _is_epoch(row)]
+    return {
+        "seed": record.spec.seed,
+        "R": R,
+        "forgetting": _forgetting(R),
+        "epochs": record.spec.epochs,
+        "task": [row["task"] for row in rows],
+        "epoch": [row["epoch"] for row in rows],
+        "loss": [float(row["loss"]) for row in rows],
+        "train": [float(row["train_accuracy"]) for row in rows],
+        "accuracy": {place: row["accuracy"] for place, row in enumerate(rows) if _are_numbers(row.get("accuracy"))},
+        "classes": _classes(record),
+        "facts": [("folder", run.folder), *settings_of(record), *_kept(record)],
+    }
+
+
+def _classes(record: Record) -> list[list[tuple[str, float]]]:
+    """Of each task its classes and their accuracies; nothing where only tasks were counted."""
+    accuracy = record.class_accuracy
+    if accuracy is None:
+        return []
+    named = list(zip(record.class_names, accuracy.tolist(), strict=True))
+    ends = np.cumsum(record.sizes).tolist()
+    return [named[end - size : end] for end, size in zip(ends, record.sizes, strict=True)]
+
+
+def _kept(record: Record) -> list[tuple[str, str]]:
+    """An archive does not say how full the memory was."""
+    known = record.memory or not record.spec.memory
+    return [("images in memory", str(sum(map(len, record.memory.values()))))] if known else []
+
+
+def _forgetting(R: Matrix) -> Matrix:
+    """Of each task but the last: its best accuracy before the last task, less the final one."""
+    return np.nanmax(R[:-1, :-1], axis=0) - R[-1, :-1] if len(R) > 1 else np.zeros(0)
+
+
+def _mean_std(values: Matrix) -> list[Matrix]:
+    std = values.std(0, ddof=1) if len(values) > 1 else np.full(values.shape[1:], np.nan)
+    return [values.mean(0), std]
+
+
+def _is_epoch(row: dict[str, Any]) -> bool:
+    """The store does not check what a row of the history holds; one that is foreign is left out."""
+    counts = isinstance(row.get("task"), int) and isinstance(row.get("epoch"), int)
+    return counts and _are_numbers([row.get("loss"), row.get("train_accuracy")])
+
+
+def _are_numbers(values: object) -> bool:
+    return isinstance(values, list) and all(isinstance(value, int | float) for value in values)

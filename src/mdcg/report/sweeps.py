@@ -1,0 +1,166 @@
+"""A sweep as tables for the terminal: what it would do, and what it gave, beside the paper's numbers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mdcg.execute.display import duration
+from mdcg.execute.sweep import Cell, Job, Planned, Undone
+from mdcg.methods import METHODS
+from mdcg.metrics import mean_std
+from mdcg.report.terminal import spread
+from mdcg.results.settings import paper_cell
+from mdcg.runs.record import Record
+from mdcg.runs.spec import RunSpec
+
+MEMORY = "memory"
+
+
+def plan_table(planned: Planned) -> Table:
+    """One line for each kind of group that would train: method, head and scenario."""
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("groups", justify="right")
+    table.add_column("runs", justify="right")
+    for name in ("method", "memory", "seeds"):
+        table.add_column(name)
+    table.add_column("time", justify="right")
+    kinds: dict[str, list[Job]] = {}
+    for job in planned.jobs:
+        first = job.specs[0]
+        head = "" if first.head == METHODS[first.method].head else f", {first.head}"
+        kinds.setdefault(f"{first.method}{head} on {first.scenario}", []).append(job)
+    for kind, jobs in kinds.items():
+        specs = [spec for job in jobs for spec in job.specs]
+        times = [job.seconds for job in jobs if job.seconds is not None]
+        table.add_row(
+            str(len(jobs)),
+            str(len(specs)),
+            Text(kind),
+            _several([spec.memory for spec in specs if spec.memory]),
+            _several([spec.seed for spec in specs]),
+            duration(sum(times)) if len(times) == len(jobs) else "?",
+        )
+    return table
+
+
+def _several(numbers: Sequence[int]) -> str:
+    """
+    >>> _several([0, 1, 2, 3, 7]), _several([200, 500]), _several([])
+    ('0-3, 7', '200, 500', '–')
+    """
+    found = sorted(set(numbers))
+    runs = [list(run) for _, run in itertools.groupby(found, key=lambda number: number - found.index(number))]
+    parts = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    return ", ".join(parts) or "–"
+
+
+def sweep_table(cells: Sequence[Cell], records: Mapping[str, Record], title: str, console: Console) -> Table:
+    """A line for each setting, a column for each memory size; below each result the paper's.
+
+    BWT is that at the end, which is what the paper's tables print.
+    """
+    whole = _sweep_table(cells, records, title, with_bwt=True)
+    if console.measure(whole, options=console.options.update(width=10_000)).maximum <= console.width:
+        return whole
+    return _sweep_table(cells, records, title, with_bwt=False)
+
+
+def _sweep_table(cells: Sequence[Cell], records: Mapping[str, Record], title: str, with_bwt: bool) -> Table:
+    sizes = sorted({spec.memory for cell in cells for spec in cell.specs})
+    rows: dict[str, dict[int, list[Record]]] = {}
+    for cell in cells:
+        own = rows.setdefault(row_label(cell), {})
+        for spec in cell.specs:
+            if spec.name in records:
+                own.setdefault(spec.memory, []).append(records[spec.name])
+    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("")
+    for size in sizes:
+        table.add_column(f"memory {size}" if size else "no memory", justify="right", no_wrap=True)
+    for label, row in rows.items():
+        table.add_row(Text(label), *[_entry(row.get(size), _rivals(rows, row, size), with_bwt) for size in sizes])
+    return table
+
+
+def row_label(cell: Cell) -> str:
+    """Its values on all axes but the memory's; numbers say of what."""
+    parts = []
+    for axis, value in cell.labels.items():
+        number = axis in RunSpec.model_fields and _is_number(value)
+        if axis != MEMORY:
+            parts.append(f"{axis.removeprefix('set.')} {value}" if number or axis.startswith("set.") else value)
+    return ", ".join(parts) or cell.specs[0].method
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _rivals(rows: Mapping[str, Mapping[int, list[Record]]], row: Mapping[int, list[Record]], size: int) -> list[float]:
+    """ACC of all settings of the same memory and scenario, best first."""
+    scenario = {record.spec.scenario for record in row.get(size, [])}
+    found = [other[size] for other in rows.values() if size in other]
+    own = [records for records in found if records[0].spec.scenario in scenario]
+    return sorted((_accuracy(records)[0] for records in own), reverse=True)
+
+
+def _accuracy(records: Sequence[Record]) -> tuple[float, float]:
+    return mean_std([record.metrics["ACC"] for record in records])
+
+
+def _entry(records: Sequence[Record] | None, ranks: Sequence[float], with_bwt: bool) -> Text:
+    if not records:
+        return Text("")
+    mean, std = _accuracy(records)
+    bwt = mean_std([record.metrics["BWT_final"] for record in records])[0]
+    style = {0: "bold", 1: "underline"}.get(ranks.index(mean), "") if len(ranks) > 1 else ""
+    text = Text(spread(mean, std) + _after(bwt, with_bwt), style=style)
+    printed = paper_cell(records[0].spec)
+    if printed is not None:
+        std = math.nan if printed.acc_std is None else printed.acc_std
+        bwt = math.nan if printed.bwt is None else printed.bwt
+        text.append(f"\n{spread(printed.acc, std)}{_after(bwt, with_bwt)}", style="not bold not underline dim")
+    return text
+
+
+def _after(bwt: float, with_bwt: bool) -> str:
+    return f" | {bwt:.1f}" if with_bwt and not math.isnan(bwt) else ""
+
+
+def caption(cells: Sequence[Cell], records: Mapping[str, Record]) -> str:
+    """What the table's numbers are."""
+    done = [[spec for spec in cell.specs if spec.name in records] for cell in cells]
+    counts = sorted({len(specs) for specs in done if specs})
+    if not counts:
+        return "No run is finished."
+    seeds = " to ".join(map(str, dict.fromkeys([counts[0], counts[-1]])))
+    over = f"mean ± sample std over {seeds} seeds" if counts[-1] > 1 else "one seed"
+    beside = "; below it the paper's" if any(paper_cell(spec) for specs in done for spec in specs) else ""
+    return f"ACC | BWT-final in percent, {over}{beside}. Bold: best, underlined: second."
+
+
+def sweep_json(cells: Sequence[Cell], records: Mapping[str, Record], undone: Undone) -> dict[str, Any]:
+    settings = []
+    for cell in cells:
+        own = [records[spec.name] for spec in cell.specs if spec.name in records]
+        runs = [{"name": record.spec.name, **record.as_json()} for record in own]
+        settings.append({"labels": dict(cell.labels), "memory": cell.specs[0].memory, "runs": runs})
+    return {"settings": settings, "failed": dict(undone.failed), "left": dict(undone.left)}
+
+
+def plan_json(planned: Planned) -> dict[str, Any]:
+    groups = [{"runs": [spec.name for spec in job.specs], "seconds": job.seconds} for job in planned.jobs]
+    finished = [spec.name for spec in planned.finished]
+    return {"groups": groups, "measured": planned.measured, "finished": finished, "failed": planned.failed}

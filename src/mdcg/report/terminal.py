@@ -1,0 +1,152 @@
+"""Results as tables for the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+
+from mdcg.api import Result
+from mdcg.metrics import Matrix
+from mdcg.runs.record import Record
+
+CELL = 6  # characters of one entry of R
+ENVIRONMENT = {"precision": "computed in", "finished": "finished at"}
+COLUMNS = {"ACC": "ACC ↑", "BWT": "BWT", "BWT_final": "BWT-final", "forgetting": "forgetting ↓"}
+
+
+def shade(value: float) -> tuple[int, int, int]:
+    """A colour for an accuracy in percent: from pale to deep blue, in even steps of lightness."""
+    low, high = np.array([235, 242, 250]), np.array([8, 64, 129])
+    red, green, blue = (low + (high - low) * min(max(value, 0), 100) / 100).astype(int).tolist()
+    return red, green, blue
+
+
+def spread(mean: float, std: float) -> str:
+    """Mean ± standard deviation, without the latter where there is only one run.
+
+    >>> spread(61.44, 1.92)
+    '61.4 ± 1.9'
+    """
+    if math.isnan(mean):
+        return "–"
+    return f"{mean:.1f}" + ("" if math.isnan(std) else f" ± {std:.1f}")
+
+
+def best_first(results: Mapping[str, Result]) -> list[tuple[str, Result]]:
+    return sorted(results.items(), key=lambda item: -item[1].mean["ACC"])
+
+
+def comparison(
+    results: Mapping[str, Result], title: str, console: Console, first: str = "method", ranked: bool = True
+) -> Table:
+    """One line per method or setting, best first unless the order is to stay; `first` heads their column."""
+    whole = _comparison(results, title, list(COLUMNS), first, ranked)
+    if console.measure(whole, options=console.options.update(width=10_000)).maximum <= console.width:
+        return whole
+    # Forgetting differs from BWT-final by little: where the terminal is too narrow, it makes room.
+    return _comparison(results, title, [name for name in COLUMNS if name != "forgetting"], first, ranked)
+
+
+def _comparison(results: Mapping[str, Result], title: str, metrics: Sequence[str], first: str, ranked: bool) -> Table:
+    table = Table(
+        title=Text(title), title_justify="left", caption=_runs(results), caption_justify="left", box=box.SIMPLE_HEAD
+    )
+    table.add_column(first, overflow="fold")
+    for name in metrics:
+        table.add_column(COLUMNS[name], justify="right", no_wrap=True)
+    table.add_column("s/run", justify="right", no_wrap=True)
+    best = best_first(results)[0][0]
+    for name, result in best_first(results) if ranked else results.items():
+        cells = [spread(result.mean[metric], result.std[metric]) for metric in metrics]
+        seconds = float(np.mean([record.seconds for record in result.records]))
+        bold = "bold" if name == best and len(results) > 1 else ""
+        table.add_row(name, *cells, f"{seconds:.1f}", style=bold)
+    return table
+
+
+def _runs(results: Mapping[str, Result]) -> str:
+    count = max(len(result.records) for result in results.values())
+    return f"percent, mean ± sample std over {count} seeds" if count > 1 else "percent, one seed"
+
+
+def accuracy_matrix(R: Matrix, width: int) -> RenderableType:
+    """R as a coloured matrix: row i after learning task i, column j accuracy on task j.
+
+    What is too wide for the terminal goes on below, a block of tasks at a time.
+    """
+    tasks = len(R)
+    at_once = max(1, (width - 12) // CELL)
+    blocks: list[RenderableType] = []
+    for start in range(0, tasks, at_once):
+        block = range(start, min(start + at_once, tasks))
+        table = Table(box=None, padding=(0, 0), pad_edge=False)
+        table.add_column("after task ", justify="right")
+        for task in block:
+            table.add_column(f"{task + 1}", justify="center", min_width=CELL, no_wrap=True)
+        for i in range(start, tasks):  # earlier rows have nothing in these columns
+            table.add_row(f"{i + 1} ", *[_cell(R[i, j]) for j in block])
+        blocks += [table, Text()]
+    return Group(*blocks[:-1])
+
+
+def _cell(value: float) -> Text:
+    if math.isnan(value):
+        return Text("·", style="dim", justify="center")
+    red, green, blue = shade(value)
+    ink = "white" if value > 50 else "black"
+    return Text(f"{value:5.1f} ", style=Style(bgcolor=f"rgb({red},{green},{blue})", color=ink), justify="right")
+
+
+def run_panel(record: Record, folder: str, width: int) -> RenderableType:
+    """Everything about one run, for `mdcg show`."""
+    metrics = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for name, label in COLUMNS.items():
+        metrics.add_row(label, spread(record.metrics[name], math.nan))
+    settings = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for key, value in settings_of(record):
+        settings.add_row(Text(key, style="dim"), Text(value))
+    parts: list[RenderableType] = [
+        Text(folder, style="bold"),
+        Text("accuracy in percent on task"),
+        accuracy_matrix(record.R, width),
+        metrics,
+        *_classes(record),
+        settings,
+    ]
+    spaced = [piece for part in parts for piece in (part, Text())]
+    return Group(*spaced[:-1])
+
+
+def _classes(record: Record) -> list[RenderableType]:
+    """Nothing where only tasks were counted."""
+    accuracy = record.class_accuracy
+    if accuracy is None:
+        return []
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    start = 0
+    for task, size in enumerate(record.sizes):
+        named = zip(record.class_names[start : start + size], accuracy[start : start + size], strict=True)
+        table.add_row(
+            Text(f"task {task + 1}", style="dim"),
+            Text(", ".join(f"{name}: {value:.1f}" for name, value in named)),
+        )
+        start += size
+    return [Text("final accuracy of each class"), table]
+
+
+def settings_of(record: Record) -> Sequence[tuple[str, str]]:
+    """Settings, time and place of a run, as plain text."""
+    recipe = record.spec.as_recipe()
+    recipe["set"] = ", ".join(f"{key}={value}" for key, value in recipe["set"].items())
+    rows = [(key, str(value)) for key, value in recipe.items() if value not in (None, "")]
+    company = f" ({record.members} runs together)" if record.members > 1 else ""
+    rows.append(("seconds", f"{record.seconds:.1f}{company}"))
+    rows += [(ENVIRONMENT.get(key, key), str(value)) for key, value in record.environment.items()]
+    return rows

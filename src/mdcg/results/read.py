@@ -1,0 +1,70 @@
+"""Finished runs on disk, however deep below a folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mdcg.errors import MdcgError
+from mdcg.runs.record import Record
+from mdcg.runs.store import Store
+from mdcg.scenario import parse
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run and where it lies."""
+
+    folder: str
+    record: Record
+
+    @property
+    def finished(self) -> str:
+        """When, as ISO 8601; empty where the record does not say."""
+        return self.record.environment.finished or ""
+
+
+@dataclass(frozen=True)
+class Found:
+    runs: list[Run]
+    unreadable: int  # results that are damaged or foreign, folders that may not be read
+    copies: int  # results of runs that were found elsewhere too
+
+
+def find_runs(root: Path) -> Found:
+    """Every finished run below `root`. A copy of a run is no second run: of equal specs only the newest counts.
+
+    A run of an archive is no copy of one in a folder: the store has left it out.
+    """
+    if not root.exists():
+        raise MdcgError(f"there is no folder {root}; give the folder of your runs, for instance 'mdcg report runs'.")
+    if not root.is_dir():
+        raise MdcgError(f"{root} is not a folder; give the folder of your runs, for instance 'mdcg report runs'.")
+    refused: list[tuple[Path, str]] = []
+    runs, unreadable = [], 0
+    for folder, record in Store(root).records(refused):
+        try:
+            parse(record.spec.scenario)
+        except MdcgError:
+            unreadable += 1
+        else:
+            runs.append(Run(readable(folder), record))
+    unreadable += len(refused)
+    if not runs:
+        damaged = f" ({unreadable} could not be read)" if unreadable else ""
+        raise MdcgError(f"there is no finished run in {root}{damaged}; train some with 'mdcg run' or 'mdcg compare'.")
+    newest = distinct(runs)
+    return Found(newest, unreadable, len(runs) - len(newest))
+
+
+def distinct(runs: Iterable[Run]) -> list[Run]:
+    """The newest of equal runs, in the order of their folders."""
+    by_spec = {run.record.spec.digest(): run for run in sorted(runs, key=lambda run: run.finished)}
+    return sorted(by_spec.values(), key=lambda run: run.folder)
+
+
+def readable(path: Path) -> str:
+    """A path as text, whatever bytes its name is made of."""
+    return os.fsencode(path).decode("utf-8", "replace")

@@ -1,0 +1,1 @@
+"""Runs: what is kept of each, and how they are found again."""

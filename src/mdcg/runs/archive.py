@@ -1,0 +1,121 @@
+"""Archives: many finished runs in one file, one per line, to keep in git or to pass on.
+
+A line is a record as JSON, short: without the images in memory, the history by columns. The model and what probes
+measured are in a run's own folder only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json
+
+from mdcg.errors import MdcgError
+from mdcg.files import write_whole
+from mdcg.runs.record import DAMAGE, NewerFormat, Record, as_record
+
+SUFFIX = ".jsonl"
+DIGITS = 6  # significant ones, of the history's numbers
+MARKS = (b'"format"', b'"spec"')  # every line of ours begins with both,
+LOOK = 2**20  # so that they are among the first bytes of a file of ours, even if its first line is damaged
+
+
+@dataclass(frozen=True)
+class Archive:
+    """The runs of one file, and a sentence for each line that cannot be read."""
+
+    records: tuple[Record, ...]
+    unreadable: tuple[str, ...]
+    newer: str | None = None  # the first of these that only a newer version can read
+
+
+def write_archive(path: Path, records: Iterable[Record]) -> None:
+    """One line for each, in order of names: a run that is added or changed is one line of a diff.
+
+    An archive that is there gives way only to one that has all of its runs: it may be the only place where they are.
+    """
+    ordered = sorted(records, key=lambda record: record.spec.name)
+    before = read_archive(path) if path.exists() else Archive((), ())
+    kept = {record.spec.digest() for record in ordered}
+    lost = sum(record.spec.digest() not in kept for record in before.records) + len(before.unreadable)
+    if lost:
+        runs, them = ("a run", "it") if lost == 1 else (f"{lost} runs", "them")
+        raise MdcgError(f"{path} holds {runs} that would be lost; choose {them} too, or give another file.")
+    lines = [_line(record) for record in ordered]
+    write_whole(path, "".join(lines).encode())
+
+
+def read_archive(path: Path) -> Archive:
+    """All runs of a file; one of another program has none. It is read again only when it has changed."""
+    try:
+        about = path.stat()
+        return _read(path, about.st_mtime_ns, about.st_size)
+    except OSError as error:
+        return Archive((), (f"cannot read {path}: {error.strerror}; check the path.",))
+
+
+@lru_cache(maxsize=256)
+def _read(path: Path, changed: int, size: int) -> Archive:
+    """`changed` and `size` tell one state of the file from another."""
+    records, unreadable, newer = list[Record](), list[str](), None
+    with path.open("rb") as file:
+        beginning = file.read(LOOK)
+        if not all(mark in beginning for mark in MARKS):
+            return Archive((), ())
+        file.seek(0)
+        for number, line in enumerate(file, 1):
+            where = f"line {number} of {path}"
+            try:
+                if line.strip():
+                    records.append(as_record(_by_rows(from_json(line, allow_inf_nan=False)), where))
+            except NewerFormat as error:
+                unreadable.append(str(error))
+                newer = newer or str(error)
+            except DAMAGE:
+                unreadable.append(f"{where} is damaged, or is no run of mdcg; remove it, or export its run again.")
+    return Archive(tuple(records), tuple(unreadable), newer)
+
+
+def _line(record: Record) -> str:
+    """What a reader looks for comes first; `computed` is for other programs."""
+    content = {
+        **record.model_dump(exclude={"memory", "history", "seconds", "members", "environment"}),
+        **record.computed(),
+        "history": _by_columns(record.history),
+        **record.model_dump(include={"seconds", "members", "environment"}, exclude_none=True),
+    }
+    return json.dumps(content, allow_nan=False, separators=(",", ":")) + "\n"
+
+
+def _by_columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """A column for each key of any row, null where a row has none.
+
+    >>> _by_columns([{"epoch": 1, "loss": 0.12345678}, {"epoch": 2, "loss": 0.1, "accuracy": [90.0]}])
+    {'epoch': [1, 2], 'loss': [0.123457, 0.1], 'accuracy': [None, [90.0]]}
+    """
+    return {key: [_short(row.get(key)) for row in rows] for key in dict.fromkeys(key for row in rows for key in row)}
+
+
+def _by_rows(content: dict[str, Any]) -> dict[str, Any]:
+    """The content of a line as that of a result."""
+    columns = content["history"]
+    rows = [
+        {key: value for key, value in zip(columns, values, strict=True) if value is not None}
+        for values in zip(*columns.values(), strict=True)
+    ]
+    return {**content, "memory": {}, "history": rows}
+
+
+def _short(value: Any) -> Any:
+    """A number, or each of a list, as short as can be told apart; none where it is not finite."""
+    if isinstance(value, list):
+        return [_short(one) for one in value]
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+    return value

@@ -1,0 +1,135 @@
+"""Runs in a file: as a table, in CSV or, where pyarrow is installed, Parquet; or as an archive."""
+
+from __future__ import annotations
+
+import csv
+import json
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from mdcg import metrics
+from mdcg.errors import MdcgError
+from mdcg.extras import extra
+from mdcg.files import whole_file
+from mdcg.runs.archive import SUFFIX, write_archive
+from mdcg.runs.environment import Versions
+from mdcg.runs.query import Row
+from mdcg.runs.record import Record
+from mdcg.runs.spec import RunSpec
+
+Named = tuple[str, Record]  # a run, and what it is called where it was found
+SETTING = "set."  # what the name of a method's or head's setting begins with
+BIGGEST = 2**53  # integers up to here are exact in every column of numbers
+
+
+def row_of(name: str, record: Record) -> dict[str, Any]:
+    """All that is worth comparing of a run. What is not known or was not evaluated is None."""
+    described = record.as_json()
+    around = record.environment
+    return {
+        "name": name,
+        **record.spec.settings(),
+        **{metric: described[metric] for metric in metrics.NAMES},
+        "seconds": record.seconds,
+        "members": record.members,
+        **around.versions.model_dump(),
+        "device": around.device,
+        "finished": around.finished,
+        "R": described["R"],
+    }
+
+
+def _kinds() -> dict[str, type]:
+    """What the columns that every run has hold."""
+    own = {name: _kind(field.annotation) for name, field in RunSpec.model_fields.items()}
+    spec = {name: kind for name, kind in own.items() if kind is not dict}
+    texts = dict.fromkeys([*Versions.model_fields, "device", "finished"], str)
+    numbers = dict.fromkeys([*metrics.NAMES, "seconds"], float)
+    return {"name": str, **spec, **numbers, "members": int, **texts, "R": list}
+
+
+def _kind(annotation: Any) -> type:
+    """
+    >>> _kind(int | None), _kind(Literal["a", "b"]), _kind(dict[str, float])
+    (<class 'int'>, <class 'str'>, <class 'dict'>)
+    """
+    if get_origin(annotation) is types.UnionType:
+        return _kind(get_args(annotation)[0])
+    if get_origin(annotation) is Literal:
+        return str
+    kind: type = get_origin(annotation) or annotation
+    return kind
+
+
+KINDS = _kinds()
+
+
+def columns(rows: Sequence[Row]) -> list[str]:
+    """Of all rows: first what every run has, with settings after the rest of the spec."""
+    settings = sorted({name for row in rows for name in row if name.startswith(SETTING)})
+    names = list(KINDS)
+    place = names.index(metrics.NAMES[0])
+    return [*names[:place], *settings, *names[place:]]
+
+
+def writer_of(path: Path) -> Callable[[Path, Sequence[Named]], None]:
+    """What writes a file of this name, ready to be used: that something is missing is said before any work."""
+    kind = path.suffix.lower()
+    if kind == ".csv":
+        return _write_csv
+    if kind == ".parquet":
+        extra("pyarrow.parquet", "parquet", "a Parquet file")
+        return _write_parquet
+    if kind == SUFFIX:
+        return lambda path, runs: write_archive(path, [record for _, record in runs])
+    raise MdcgError(f"cannot tell what kind of file {path} is to be; let its name end in .csv, .parquet or {SUFFIX}.")
+
+
+def _write_csv(path: Path, runs: Sequence[Named]) -> None:
+    rows = [row_of(*run) for run in runs]
+    names = columns(rows)
+    with whole_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(names)
+        table.writerows([_text(row.get(name)) for name in names] for row in rows)
+
+
+def _text(value: object) -> str | None:
+    """R and true or false as in JSON; a float with all its digits."""
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value)
+
+
+def _write_parquet(path: Path, runs: Sequence[Named]) -> None:
+    arrow = extra("pyarrow", "parquet", "a Parquet file")
+    parquet = extra("pyarrow.parquet", "parquet", "a Parquet file")
+    rows = [row_of(*run) for run in runs]
+    names = columns(rows)
+    types = {
+        bool: arrow.bool_(),
+        int: arrow.int64(),
+        float: arrow.float64(),
+        str: arrow.string(),
+        list: arrow.list_(arrow.list_(arrow.float64())),
+    }
+    arrays = []
+    for name in names:
+        values = [row.get(name) for row in rows]
+        kind = _common(values) or KINDS.get(name, str)
+        arrays.append(arrow.array([_text(value) for value in values] if kind is str else values, types[kind]))
+    table = arrow.Table.from_arrays(arrays, names)
+    with whole_file(path) as partial:
+        parquet.write_table(table, partial)
+
+
+def _common(values: Sequence[Any]) -> type | None:
+    """What all values are, if there is any; texts where methods use one name for a number and for a word."""
+    there = [value for value in values if value is not None]
+    kinds = {type(value) for value in there}
+    exact = all(abs(value) <= BIGGEST for value in there if type(value) is int)
+    if kinds == {int, float} and exact:
+        return float
+    return next(iter(kinds), None) if exact and len(kinds) < 2 else str

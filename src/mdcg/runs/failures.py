@@ -1,0 +1,31 @@
+"""Runs that failed: a note beside where their result would be, so that a sweep does not try them again unasked."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+from mdcg.files import write_whole
+from mdcg.runs.spec import RunSpec
+from mdcg.runs.store import Store
+
+FAILED = "failed.json"
+
+
+def failure(store: Store, spec: RunSpec) -> str | None:
+    """Why a run failed, if it did and has not been finished since."""
+    try:
+        reason = json.loads((store.folder(spec) / FAILED).read_text("utf-8"))["reason"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return str(reason)
+
+
+def note_failure(store: Store, spec: RunSpec, reason: str, details: str = "") -> None:
+    when = datetime.now(UTC).isoformat(timespec="seconds")
+    content = {"reason": reason, "details": details, "when": when}
+    write_whole(store.folder(spec) / FAILED, json.dumps(content).encode())
+
+
+def forget_failure(store: Store, spec: RunSpec) -> None:
+    (store.folder(spec) / FAILED).unlink(missing_ok=True)

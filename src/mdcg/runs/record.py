@@ -1,0 +1,126 @@
+"""What is known of a finished run, whatever file it stands in."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from mdcg import metrics
+from mdcg.errors import MdcgError
+from mdcg.metrics import Matrix
+from mdcg.runs.environment import Environment
+from mdcg.runs.spec import RunSpec
+
+FORMAT = 2  # of result.json and of an archive's lines; a run's identity has its own, in spec.py
+MOST = 10**9  # images of a class or task, more than any run can have evaluated
+
+
+class Record(BaseModel):
+    """What is known of a finished run. Lists are by class position (order of arrival)."""
+
+    model_config = ConfigDict(extra="ignore")  # a later version may have added fields
+
+    format: int = FORMAT
+    spec: RunSpec
+    sizes: list[int]  # classes of each task
+    order: list[int]  # dataset label of each class position
+    class_names: list[str]  # of each class position
+    correct: list[list[int]]  # [task][class position], or [task][task] where no more than R is known
+    total: list[int]  # images evaluated, of each class position; or of each task, likewise
+    memory: dict[int, list[int]]  # training images kept at the end, by class position; an archive leaves them out
+    history: list[dict[str, Any]]  # one row per epoch
+    seconds: float  # this run's share of its group's time
+    members: int = 1  # runs that were trained together
+    environment: Environment = Environment()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Record:
+        classes, tasks = sum(self.sizes), len(self.sizes)
+        named, counted = {len(self.order), len(self.class_names)}, {len(self.total), *map(len, self.correct)}
+        if (
+            not tasks
+            or min(self.sizes) < 1
+            or len(self.correct) != tasks
+            or named != {classes}
+            or counted not in ({classes}, {tasks})
+            or not all(1 <= images <= MOST for images in self.total)
+            or not all(
+                0 <= hits <= images for row in self.correct for hits, images in zip(row, self.total, strict=True)
+            )
+        ):
+            raise ValueError("its parts do not fit together")
+        return self
+
+    @property
+    def by_class(self) -> bool:
+        """Whether the counts tell classes apart, not tasks alone."""
+        return len(self.total) == sum(self.sizes)
+
+    @property
+    def R(self) -> Matrix:
+        return metrics.accuracy_matrix(self.correct, self.total, self.sizes if self.by_class else [1] * len(self.sizes))
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return metrics.summary(self.R)
+
+    @property
+    def class_accuracy(self) -> Matrix | None:
+        """Of each class position at the end; None where counts are by task."""
+        return metrics.class_accuracy(self.correct, self.total) if self.by_class else None
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`: accuracies in percent, what was not evaluated as null."""
+        values = {name: _or_none(value) for name, value in self.metrics.items()}
+        R = [[_or_none(entry) for entry in row] for row in self.R.tolist()]
+        return {"seed": self.spec.seed, "R": R, **values, "seconds": round(self.seconds, 3)}
+
+    def computed(self) -> dict[str, Any]:
+        """What follows from the counts, for readers of a file who use other programs."""
+        described = self.as_json()
+        return {"R": described["R"], "metrics": {name: described[name] for name in metrics.NAMES}}
+
+
+class NewerFormat(MdcgError):
+    """A result that only a newer version can read: it must not pass for one that is damaged and may be made again."""
+
+
+#: What reading something that is no record may raise.
+DAMAGE = (ValidationError, ValueError, LookupError, TypeError, AttributeError)
+
+
+def as_record(content: Any, where: str) -> Record:
+    """The record that JSON content holds, in this format or an older one; `where` names it in a sentence."""
+    found = content["format"]
+    if found > FORMAT:
+        raise NewerFormat(
+            f"{where} was written by a newer version of mdcg (format {found}; this one reads up to {FORMAT}); "
+            "update mdcg."
+        )
+    while found < FORMAT:
+        content = UPGRADES[found](content)
+        found = content["format"]
+    return Record.model_validate(content)
+
+
+def _structured_environment(content: dict[str, Any]) -> dict[str, Any]:
+    """Format 1 had versions and machine side by side, and one text for the device."""
+    old = content["environment"]
+    device = old.get("device") or ""
+    on_cpu = re.fullmatch(r"cpu \((\d+) threads\)", device)
+    hardware = {"threads": int(on_cpu[1])} if on_cpu else {"gpu": device or None}
+    versions = {name: old.get(name) for name in ("mdcg", "torch", "numpy", "python")}
+    kept = {name: old.get(name) for name in ("platform", "precision", "finished")}
+    return {**content, "format": 2, "environment": {"versions": versions, "hardware": hardware, **kept}}
+
+
+# What turns a format's content into the next one's.
+UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _structured_environment}
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else round(value, 6)

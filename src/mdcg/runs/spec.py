@@ -1,0 +1,133 @@
+"""One run, resolved to its last setting."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+
+from mdcg.methods import METHODS, Method
+from mdcg.methods.base import Passes, Value, shared_settings
+from mdcg.recipes.presets import Preset
+from mdcg.scenario import parse
+from mdcg.train.group import Member, Training
+
+# Part of a run's identity: raised when a change alters what runs compute, for the datasets that it concerns.
+FORMATS = {"cifar100": 2}  # 2: normalised by its own statistics, not by CIFAR-10's
+FIRST_FORMAT = 1
+ADDED = {"passes": "joint"}  # settings that came later, as `Method.added`
+
+
+class RunSpec(BaseModel):
+    """One run, resolved to the last setting. Two equal specs are the same run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: int = FIRST_FORMAT
+    scenario: str
+    fingerprint: str  # of the dataset's content
+    image_size: int | None
+    method: str
+    hyperparameters: dict[str, Value]
+    memory: int
+    head: str
+    head_settings: dict[str, float]
+    backbone: str
+    epochs: int
+    batch_size: int
+    rate: float
+    momentum: float
+    precision: str
+    hold_out: float
+    evaluate_every: int
+    augmentation: Preset = "paper"
+    passes: Passes = "joint"
+    seed: int
+
+    @field_validator("hyperparameters")
+    @classmethod
+    def _with_later_ones(cls, value: dict[str, Value], info: ValidationInfo) -> dict[str, Value]:
+        """Of older results, which do not name the settings that came later and may name some that are gone."""
+        kind = _kind(info.data.get("method", ""))
+        if kind is None:
+            return value
+        return {**kind.added, **{key: one for key, one in value.items() if (key, one) not in kind.removed.items()}}
+
+    def digest(self) -> str:
+        """Settings that came later count only where they are not as before: older results keep their names."""
+        content = {key: value for key, value in self.model_dump().items() if (key, value) not in ADDED.items()}
+        own, kind = self.hyperparameters, _kind(self.method)
+        if kind is not None:
+            own = {key: value for key, value in own.items() if (key, value) not in kind.added.items()}
+            own = {**kind.removed, **own}
+        return _digest({**content, "hyperparameters": own})
+
+    @property
+    def name(self) -> str:
+        """A folder name that tells a reader what it holds."""
+        usual = METHODS[self.method].head if self.method in METHODS.names() else ""  # it may be gone with its package
+        parts = [self.scenario, self.method, *([self.head] if self.head != usual else [])]
+        parts += [f"m{self.memory}", f"s{self.seed}", self.digest()]
+        return "_".join(re.sub(r"[^A-Za-z0-9.-]+", "-", part).strip("-")[-60:] for part in parts)
+
+    def built_method(self) -> Method:
+        return METHODS[self.method](**self.hyperparameters)
+
+    def member(self) -> Member:
+        return Member(self.seed, self.memory, self.built_method(), self.head_settings)
+
+    def training(self) -> Training:
+        return Training(
+            tasks=parse(self.scenario)[1],
+            backbone=self.backbone,
+            head=self.head,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            rate=self.rate,
+            momentum=self.momentum,
+            hold_out=self.hold_out,
+            evaluate_every=self.evaluate_every,
+            passes=self.passes,
+        )
+
+    def group_key(self) -> str:
+        """Runs with the same key can train as members of one group."""
+        method = self.built_method()
+        own = {"seed", "hyperparameters", "head_settings"}
+        if not method.gradient_per_task:  # its steps bring the whole memory
+            own.add("memory")
+        return _digest(self.model_dump(exclude=own) | {"shared": shared_settings(method)})
+
+    def settings(self) -> dict[str, Value | None]:
+        """Every setting by name, those of method and head as set.NAME."""
+        own = self.model_dump(exclude={"hyperparameters", "head_settings"})
+        return own | {f"set.{name}": value for name, value in {**self.hyperparameters, **self.head_settings}.items()}
+
+    def as_recipe(self) -> dict[str, Any]:
+        """The recipe that repeats this run."""
+        hidden = {"format", "fingerprint", "hyperparameters", "head_settings", "seed"}
+        if not self.memory:
+            hidden.add("memory")
+        return {
+            **self.model_dump(exclude=hidden),
+            "seeds": [self.seed],
+            "set": {**self.hyperparameters, **self.head_settings},
+        }
+
+
+def format_of(scenario: str) -> int:
+    """Of runs that are made now."""
+    return FORMATS.get(parse(scenario)[0], FIRST_FORMAT)
+
+
+def _kind(method: str) -> type[Method] | None:
+    """None for one whose package is gone."""
+    return METHODS[method] if method in METHODS.names() else None
+
+
+def _digest(content: dict[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
