@@ -168,7 +168,7 @@ def measure(members: int, precision: str, dataset: Dataset, eager: float, repeat
         evaluate(state.model, trainer.eval_images, group, trainer.pixels, machine)
         evaluating = seconds(lambda: evaluate(state.model, trainer.eval_images, group, trainer.pixels, machine))
         with tempfile.TemporaryDirectory() as folder:
-            checkpoints = Checkpoints(Path(folder), print)
+            checkpoints = Checkpoints(Path(folder))
             saving = seconds(lambda: checkpoints.save(*states.dump(state)))
     later = (TASKS - 1) * EPOCHS * STEPS
     training = (EPOCHS * STEPS * first + later * step) / 1000

@@ -114,11 +114,11 @@ def test_a_model_that_is_gone(tmp_path: Path) -> None:
 
 def test_mistakes_in_python() -> None:
     with pytest.raises(mdcg.MdcgError, match="unknown setting 'epoch'; did you mean 'epochs'"):
-        mdcg.run(scenario="digits-2", method="naive", epoch=3)
+        mdcg.run(scenario="digits-2", method="naive", epoch=3)  # type: ignore[call-arg]
     with pytest.raises(mdcg.MdcgError, match="'seeds' is wrong"):
         mdcg.run(scenario="digits-2", method="naive", seeds=[])
     with pytest.raises(mdcg.MdcgError, match="for several see"):
-        mdcg.run(scenario="digits-2", methods=["naive"])
+        mdcg.run(scenario="digits-2", method="naive, replay", memory=30)
 
 
 def test_methods_learn(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,14 +18,13 @@ import yaml
 from rich.console import Console
 
 from mdcg.data import load
+from mdcg.execute.context import Context
 from mdcg.execute.group import _capacity
 from mdcg.methods import METHODS
 from mdcg.recipes.recipe import make_recipe
 from mdcg.report.terminal import accuracy_matrix
-from mdcg.runs.store import Store
-from mdcg.train.device_errors import Shortage, troubles_explained
+from mdcg.train.device_errors import OutOfMemory, device_errors_explained
 from mdcg.train.loop import Trainer
-from mdcg.train.precision import Compute
 from mdcg.train.state import State
 from tests.conftest import Answer, Cli
 from tests.forked import Server, as_nobody
@@ -298,16 +297,19 @@ def test_mistakes_in_options(cli: Cli, words: list[str]) -> None:
         ("scenario: 5\nmethod: naive\n", "'scenario' is wrong"),
         ("scenario: digits-5\nmethod: naive\nseeds: []\n", "'seeds' is wrong: give at least one seed"),
         ("scenario: digits-5\nmemory: 20\nmethods: [naive, replay]\n", "names several methods"),
-        ("scenario: digits-5\nmethod: naive\nset: 3\n", "'set' is wrong"),
+        ("scenario: digits-5\nmethod: naive\nset: 3\n", "line 3: 'set' must be"),
         ("", "must be a list of"),
         ("5: 3\n", "must be a list of"),
         ("scenario: digits-5\nlr: 0.1\n", "the learning rate is called 'rate'"),
         ("scenario: digits-5\nlam: 0.1\n", "put it under set"),
         ("scenario: digits-5\nmethod: md\nmemory: yes\n", "'memory' is wrong"),
         ("scenario: digits-5\nset: {lam: 2024-13-01}\n", "is not valid YAML"),
-        ("scenario: digits-5\nmethod: md\nset: {lam: [[1]]}\n", "must be a number, a word"),
-        ("scenario: digits-5\nmethod: md\nset: {lam: []}\n", "must be a number, a word"),
-        ("scenario: digits-5\nmethod: md\nmemory: []\n", "give at least one size"),
+        (
+            "scenario: digits-5\nmethod: md\nset: {lam: [[1]]}\n",
+            "line 3: a value of 'set.lam' must be a number or a word",
+        ),
+        ("scenario: digits-5\nmethod: md\nset: {lam: []}\n", "line 3: 'set.lam' is empty"),
+        ("scenario: digits-5\nmethod: md\nmemory: []\n", "line 3: 'memory' is empty"),
     ],
 )
 def test_bad_recipes(cli: Cli, tmp_path: Path, text: str, told: str) -> None:
@@ -489,12 +491,13 @@ def test_too_little_memory_even_for_a_trial(cli: Cli, runs: Path, monkeypatch: p
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     pretended = SimpleNamespace(device=SimpleNamespace(type="cuda"))
-    with pytest.raises(Shortage), troubles_explained():
+    monkeypatch.setattr(Context, "compute", lambda self, spec: pretended)
+    with pytest.raises(OutOfMemory), device_errors_explained():
         fail()
     monkeypatch.setattr("mdcg.execute.group.members_that_fit", fail)
     monkeypatch.setattr("mdcg.execute.group.release_memory", lambda machine: None)
     specs = make_recipe(scenario="digits-2", method="naive", seeds="0-3").resolve(load("digits"))
-    assert _capacity(specs, Store(runs), load("digits"), cast(Compute, pretended)) == 1
+    assert _capacity(specs, Context(runs)) == 1
 
 
 LIST = ["run", "--scenario", "digits-3", "--method", "md-cg", "--memory", "30,60", "--seeds", "0-1", "--epochs", "2"]
@@ -580,7 +583,7 @@ def test_memories_and_settings_as_lists(cli: Cli, runs: Path) -> None:
     words = ["run", *QUICK, "--method", "md", "--seeds", "0-1", "--out", runs]
     several = cli(*words, "--memory", "20,40", "--set", "lam=0.5,1", "--json")
     found = json.loads(several.out)["methods"]
-    assert list(found) == [f"memory {m}, lam {lam}" for m in (20, 40) for lam in (0.5, 1.0)]
+    assert list(found) == [f"memory {m}, lam {lam}" for m in (20, 40) for lam in (0.5, 1)]
     alone = json.loads(cli(*words[:-1], runs / "alone", "--memory", "40", "--set", "lam=0.5", "--json").out)
     for ours, theirs in zip(found["memory 40, lam 0.5"]["runs"], alone["runs"], strict=True):
         assert ours["R"] == theirs["R"]

@@ -13,9 +13,10 @@ import mdcg
 from tests.test_sweep import RECIPE, outcome
 
 ray = pytest.importorskip("ray")
-from mdcg.execute.plan import begun  # noqa: E402
-from mdcg.execute.ray import OnRay  # noqa: E402
-from mdcg.execute.sweep import Site, Undone  # noqa: E402
+from mdcg.execute.context import Context  # noqa: E402
+from mdcg.execute.plan import Undone  # noqa: E402
+from mdcg.execute.ray import RayExecutor  # noqa: E402
+from mdcg.execute.unfinished import begun  # noqa: E402
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def test_a_node_is_lost(cluster: Any, tmp_path: Path) -> None:
 
     def lose_a_node() -> None:
         """Once both are at work and something has been saved."""
-        while sum(any(folder.glob("*.safetensors")) for folder, _ in begun(work.site.store)) < 2:
+        while sum(any(folder.glob("*.safetensors")) for folder, _ in begun(work.context.store)) < 2:
             time.sleep(0.05)
         cluster.remove_node(nodes[1], allow_graceful=False)
         lost.set()
@@ -48,12 +49,12 @@ def test_a_node_is_lost(cluster: Any, tmp_path: Path) -> None:
     killer = threading.Thread(target=lose_a_node, daemon=True)
     killer.start()
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-    assert work.run(quiet=True, executor=OnRay(None)) == Undone()
+    assert work.run(quiet=True, executor=RayExecutor(None)) == Undone()
     assert lost.is_set()
     assert outcome(work) == outcome(undisturbed)
-    assert not begun(work.site.store)
+    assert not begun(work.context.store)
 
 
 def test_no_cluster_there(tmp_path: Path) -> None:
     with pytest.raises(mdcg.MdcgError, match=r"no Ray cluster answers at 127\.0\.0\.1:1 "):
-        OnRay("127.0.0.1:1").prepare(Site(tmp_path, None, "auto"))
+        RayExecutor("127.0.0.1:1").prepare(Context(tmp_path))

@@ -18,7 +18,7 @@ from mdcg.figures.plots.confusion import Confusion as ConfusionFigure
 from mdcg.figures.plots.confusion import percent
 from mdcg.figures.plots.embedding import Embedding, principal
 from mdcg.metrics import Matrix
-from mdcg.probes import Watch
+from mdcg.probes import ProbeSet
 from mdcg.probes import features as probe
 from mdcg.probes.confusion import Confusion
 from mdcg.probes.features import Features
@@ -42,7 +42,7 @@ def one_image(index: int, members: int) -> torch.Tensor:
 
 def test_confusion_agrees_with_what_counts_as_correct() -> None:
     group = toy_group(DATASET, "replay", MEMBERS, epochs=1)
-    state = Trainer(group, CPU, probes=Watch({"confusion": Confusion()})).train(states.fresh(group, CPU))
+    state = Trainer(group, CPU, probes=ProbeSet({"confusion": Confusion()})).train(states.fresh(group, CPU))
     for k, view in enumerate(group.views):
         assert [(row["task"], row["epoch"]) for row in state.measured[k]] == [(1, 1), (2, 1), (3, 1)]
         for task, row in enumerate(state.measured[k]):
@@ -68,7 +68,7 @@ def test_confusion_agrees_with_what_counts_as_correct() -> None:
 def test_features_are_the_backbones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "PER_CLASS", 4)
     group = toy_group(DATASET, "md-cg", MEMBERS)
-    state = Trainer(group, CPU, probes=Watch({"features": Features()})).train(states.fresh(group, CPU))
+    state = Trainer(group, CPU, probes=ProbeSet({"features": Features()})).train(states.fresh(group, CPU))
     state.model.eval()
     with torch.no_grad():
         everything = torch.cat([state.model.features(one_image(i, 3)) for i in range(len(DATASET.test))], 1)

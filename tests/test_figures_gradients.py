@@ -18,7 +18,7 @@ from mdcg.figures import Run
 from mdcg.figures.plots.gradients import Gradients as Figure
 from mdcg.methods import METHODS
 from mdcg.models import register_backbone
-from mdcg.probes import Measured, Probe, Sight, Watch, gradients, made
+from mdcg.probes import Measured, Probe, ProbeSet, Sight, gradients, probes_for
 from mdcg.probes.gradients import Gradients, channel_cosine
 from mdcg.train import state as states
 from mdcg.train.loop import Trainer
@@ -136,7 +136,7 @@ def test_cosines_are_those_of_a_plain_loop(
         register_backbone(backbone, own)
     probe = Checked(forward)
     group = toy_group(DATASET, "der", MEMBERS, backbone=backbone, epochs=1)
-    state = Trainer(group, CPU, probes=Watch({"gradients": probe})).train(states.fresh(group, CPU))
+    state = Trainer(group, CPU, probes=ProbeSet({"gradients": probe})).train(states.fresh(group, CPU))
     assert len(probe.pairs) == len(MEMBERS) * 2 * 2  # tasks 2 and 3, at the beginning and the end
     for found, expected in probe.pairs:
         np.testing.assert_allclose(found, expected, atol=1e-4)
@@ -157,7 +157,7 @@ def test_channels_without_a_gradient_are_left_out() -> None:
 
 def test_methods_that_keep_no_logits_are_refused() -> None:
     with pytest.raises(MdcgError, match="the probe gradients cannot look at replay: it keeps no logits"):
-        made(["gradients"], {("replay", "incremental"): METHODS["replay"]()})
+        probes_for(["gradients"], {("replay", "incremental"): METHODS["replay"]()})
 
 
 def test_figure(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from mdcg.data import load
 from mdcg.methods.gem import past_weights
-from mdcg.probes import Watch
+from mdcg.probes import ProbeSet
 from mdcg.tensors import pack, unpack
 from mdcg.train import state as states
 from mdcg.train.capacity import USABLE, members_that_fit
@@ -258,7 +258,7 @@ def test_a_watched_run_is_the_same_to_the_bit(method: str, precision: str) -> No
     )
     probes = probes_for(group)
     alone, _ = states.dump(Trainer(group, machine).train(states.fresh(group, machine)))
-    state = Trainer(group, machine, probes=Watch(probes)).train(states.fresh(group, machine))
+    state = Trainer(group, machine, probes=ProbeSet(probes)).train(states.fresh(group, machine))
     watched, _ = states.dump(state)
     assert all(torch.equal(alone[name], watched[name]) for name in alone if not name.startswith("measured."))
     assert {row["probe"] for row in state.measured[0]} == set(probes)

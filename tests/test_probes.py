@@ -15,7 +15,7 @@ import torch
 
 import mdcg
 from mdcg.models import HEADS
-from mdcg.probes import PROBES, Measured, Probe, Sight, Watch
+from mdcg.probes import PROBES, Measured, Probe, ProbeSet, Sight
 from mdcg.runs.store import MEASURED, RESULT
 from mdcg.train import state as states
 from mdcg.train.group import Group
@@ -60,7 +60,7 @@ def probes_for(group: Group) -> dict[str, Probe]:
 
 
 def trained(group: Group, probes: dict[str, Probe]) -> State:
-    return Trainer(group, CPU, probes=Watch(probes)).train(states.fresh(group, CPU))
+    return Trainer(group, CPU, probes=ProbeSet(probes)).train(states.fresh(group, CPU))
 
 
 @cache
@@ -121,13 +121,15 @@ def test_interrupted_measurements_go_on(method: str, after: int) -> None:
         left -= 1
         return left < 0
 
-    trainer = Trainer(group, CPU, lambda tensors, values: saved.append((tensors, values)), stop, probes=Watch(probes))
+    trainer = Trainer(
+        group, CPU, lambda tensors, values: saved.append((tensors, values)), stop, probes=ProbeSet(probes)
+    )
     with pytest.raises(Stopped):
         trainer.train(states.fresh(group, CPU))
     tensors, values = saved[-1]
     copied = {name: value.clone() for name, value in tensors.items()}
     again = states.revive(copied, json.loads(json.dumps(values)), group, CPU)
-    Trainer(group, CPU, probes=Watch(probes)).train(again)
+    Trainer(group, CPU, probes=ProbeSet(probes)).train(again)
     assert again.measured == watched_by_all(method).measured
     assert again.start is None
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mdcg.learner import Learner
-from mdcg.probes import PROBES, Measured, Probe, Sight, Watch
+from mdcg.probes import PROBES, Measured, Probe, ProbeSet, Sight
 from mdcg.probes import margin as margin_probe
 from mdcg.train import state as states
 from mdcg.train.group import Group
@@ -72,7 +72,7 @@ class Spy(Probe):
 
 def trained(group: Group, probes: dict[str, Probe]) -> State:
     machine = compute("cpu", "fp64")
-    return Trainer(group, machine, probes=Watch(probes)).train(states.fresh(group, machine))
+    return Trainer(group, machine, probes=ProbeSet(probes)).train(states.fresh(group, machine))
 
 
 def looked(method: str, probe: str) -> tuple[Group, list[tuple[Moment, Row]]]:

@@ -15,7 +15,7 @@ from mdcg.errors import MdcgError
 from mdcg.methods import METHODS
 from mdcg.models import HEADS, Model, build_model
 from mdcg.models.heads import CascadedGates
-from mdcg.probes import PROBES, Measured, Probe, Sight, made
+from mdcg.probes import PROBES, Measured, Probe, Sight, probes_for
 from mdcg.train.group import Group
 from tests.conftest import Cli, toy_dataset, toy_group
 from tests.test_probes_by_hand import COUNTS, MEMBERS, Moment, Row, Spy, trained
@@ -175,10 +175,10 @@ def test_heads_without_gates_are_refused(cli: Cli, runs: Path) -> None:
     for head in HEADS.names():
         built = {("replay", head): METHODS["replay"]()}
         if head in GATED:
-            assert list(made(["gates"], built)) == ["gates"]
+            assert list(probes_for(["gates"], built).probes) == ["gates"]
         else:
             with pytest.raises(MdcgError, match="the probe gates cannot look at replay: its head has no gates; leave"):
-                made(["gates"], built)
+                probes_for(["gates"], built)
     words = ("run", "--scenario", "digits-2", "--method", "md-cg", "--memory", "20", "--head", "incremental")
     said = cli(*words, "--probe", "gates", "--out", runs).sentence()
     assert "the probe gates cannot look at md-cg: its head has no gates" in said

@@ -23,9 +23,9 @@ from scipy import stats
 
 from mdcg import metrics, paper
 from mdcg.errors import MdcgError
-from mdcg.execute.sweep import Cell
 from mdcg.methods import METHODS
 from mdcg.models import HEADS
+from mdcg.recipes.grid import Cell
 from mdcg.recipes.recipe import make_recipe
 from mdcg.report.files import csv_table, latex, latex_text, markdown
 from mdcg.report.page.page import page

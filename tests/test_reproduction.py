@@ -17,7 +17,7 @@ from scipy import stats
 from mdcg import paper
 from mdcg.errors import MdcgError
 from mdcg.methods import METHODS
-from mdcg.recipes.presets import Preset
+from mdcg.methods.base import Preset
 from mdcg.recipes.recipe import Recipe
 from mdcg.report.files import markdown
 from mdcg.report.notes import NOTES, read_notes

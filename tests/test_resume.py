@@ -184,7 +184,7 @@ def test_a_checkpoint_of_another_network(
 ) -> None:
     assert start(tmp_path, "step", 40).returncode == -signal.SIGKILL
     (group,) = (tmp_path / ".groups").iterdir()
-    checkpoints = Checkpoints(group, print)
+    checkpoints = Checkpoints(group)
     saved = checkpoints.newest()
     assert saved is not None
     file, tensors, values = saved

@@ -57,7 +57,7 @@ def test_the_test_images_are_never_looked_at(cli: Cli, monkeypatch: pytest.Monke
     honest = json.loads(cli(*WORDS, "--json", "--out", "honest").out)
     asked: dict[str, Any] = {"scenario": "digits-2", "method": "md", "memory": 40, "epochs": 1, "quiet": True}
     with monkeypatch.context() as patch:
-        patch.setattr("mdcg.api.load", poisoned)
+        patch.setattr("mdcg.execute.context.load", poisoned)
         blind = json.loads(cli(*WORDS, "--json", "--out", "blind").out)
         # It would have been seen: the same runs on the test images do change.
         spoilt = mdcg.run(**asked, out="spoilt").ACC[0]

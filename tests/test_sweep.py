@@ -17,13 +17,13 @@ from torch import Tensor
 
 import mdcg
 from mdcg import paper
-from mdcg.execute.display import SweepDisplay
-from mdcg.execute.plan import begun, group_folder
-from mdcg.execute.sweep import Undone
+from mdcg.execute.plan import Undone
+from mdcg.execute.progress import ProgressBars
+from mdcg.execute.unfinished import begun, group_folder
 from mdcg.files import locked
 from mdcg.methods.base import METHODS, cross_entropy
-from mdcg.recipes.document import read_written
-from mdcg.recipes.grid import combinations
+from mdcg.recipes.document import read_document
+from mdcg.recipes.grid import expand
 from mdcg.runs.failures import failure
 from mdcg.scenario import parse
 from tests.conftest import Cli
@@ -53,7 +53,7 @@ def recipe(tmp_path: Path) -> Path:
 
 
 def keys(path: Path, **given: object) -> list[tuple[object, ...]]:
-    found = [combination.recipe for combination in combinations(read_written(path), given)]
+    found = [combination.recipe for combination in expand(read_document(path), given)]
     return [(one.method, one.memory, one.head, one.set, one.seeds) for one in found]
 
 
@@ -71,6 +71,16 @@ def test_every_combination(recipe: Path) -> None:
         ("md-cg", [30], "single-gate", {"gamma": 2, "lam": lam, "beta": 5})
         for lam in (0.1, 1) for which in ("plain", "single")
     ]  # fmt: skip
+    # What a method does not have is left out for it, where another one has it.
+    recipe.write_text("scenario: digits-2\nmemory: 20\naxes:\n  method: [md, replay]\n  set.lam: [0.1, 1]\n")
+    assert [(one[0], one[3]) for one in keys(recipe)] == [
+        ("md", {"lam": 0.1}), ("md", {"lam": 1}), ("replay", {}), ("replay", {})
+    ]  # fmt: skip
+    assert [cell.labels for cell in mdcg.Sweep.read(recipe, out=recipe.parent).cells] == [
+        {"method": "md", "set.lam": "0.1"}, {"method": "md", "set.lam": "1"}, {"method": "replay"}
+    ]  # fmt: skip
+    recipe.write_text("scenario: digits-2\nmemory: 20,40\nmethod: replay\n")
+    assert [one[1] for one in keys(recipe)] == [[20], [40]]
     # Lists beside the axes are axes too.
     recipe.write_text("scenario: digits-2\nmethods: [replay, md]\nmemory: [20, 30]\nset: {}\n")
     assert [(one[0], one[1]) for one in keys(recipe)] == [(m, [s]) for m in ("replay", "md") for s in (20, 30)]
@@ -122,8 +132,10 @@ def test_only_some(recipe: Path, tmp_path: Path) -> None:
     assert left(memory=["60"], method=["md-cg", "replay"]) == [("replay", 60, 3), ("md-cg", 60, 3)]
     assert left(memory=["60"], seed=["1", "2"], method=["replay"]) == [("replay", 60, 2)]
     recipe.write_text(RECIPE.replace("[replay, md-cg]", "[naive, replay]"))
-    assert left(memory=["30"]) == [("replay", 30, 3)]
-    assert left(memory=["60"]) == [("replay", 60, 3)]
+    # A method without a memory is the same for every size.
+    assert left(memory=["30"]) == [("naive", 0, 3), ("replay", 30, 3)]
+    assert left(memory=["60"]) == [("naive", 0, 3), ("replay", 60, 3)]
+    assert left(memory=["30"], method=["naive"]) == [("naive", 0, 3)]
     recipe.write_text(RECIPE)
     with pytest.raises(mdcg.MdcgError, match="unknown axis or setting 'memroy'; did you mean 'memory'"):
         left(memroy=["60"])
@@ -134,7 +146,7 @@ def test_only_some(recipe: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_our_recipes(path: Path) -> None:
     """Each table's recipe means the table's cells, and the paper's hyperparameters for each."""
-    found = combinations(read_written(path), {})
+    found = expand(read_document(path))
     content = yaml.safe_load(path.read_text())
     assert {str(one.recipe.seeds) for one in found} == {"[0, 1, 2]" if path.stem == "quick" else "[0, 1, 2, 3, 4]"}
     if path.stem == "quick":
@@ -193,7 +205,7 @@ def test_killed_five_times(server: Server, recipe: Path, tmp_path: Path) -> None
         assert (file.stat().st_ino, file.stat().st_mtime_ns) == state
     again = mdcg.Sweep.read(recipe, out=out)
     assert outcome(again) == outcome(undisturbed)
-    assert not begun(again.site.store)
+    assert not begun(again.context.store)
 
 
 def test_stopped_and_told_how_to_go_on(server: Server, recipe: Path, tmp_path: Path) -> None:
@@ -207,7 +219,7 @@ def test_stopped_and_told_how_to_go_on(server: Server, recipe: Path, tmp_path: P
     assert process.returncode == 128 + signal.SIGINT
     assert "Traceback" not in said
     assert said.strip().endswith("give the same command again to go on.")
-    assert begun(mdcg.Sweep.read(recipe, out=out).site.store)
+    assert begun(mdcg.Sweep.read(recipe, out=out).context.store)
 
 
 class Fussy(mdcg.Method):
@@ -242,15 +254,15 @@ def test_a_failed_run_and_the_others(recipe: Path, tmp_path: Path, monkeypatch: 
     assert len(planned.failed) == 4
     assert "Failed before and left out: 4; --retry" in cli("sweep", recipe, "--out", out, "--plan").out
     small = work.cells[0].specs[0]
-    assert failure(work.site.store, small) == "RuntimeError: this limit is too small"
-    assert "Traceback" in json.loads((work.site.store.folder(small) / "failed.json").read_text())["details"]
+    assert failure(work.context.store, small) == "RuntimeError: this limit is too small"
+    assert "Traceback" in json.loads((work.context.store.folder(small) / "failed.json").read_text())["details"]
     # The same again leaves them out and says so; once mended, --retry finishes them.
     assert "RuntimeError: this limit is too small" in cli("sweep", recipe, "--out", out).err
     monkeypatch.setattr(Fussy, "loss", lambda self, step: cross_entropy(step.logits, step.labels))
     answer = cli("sweep", recipe, "--out", out, "--retry")
     assert answer.code == 1  # the wild ones
     assert "too small" not in answer.err
-    assert failure(work.site.store, small) is None
+    assert failure(work.context.store, small) is None
     assert len(work.records()) == 4
 
 
@@ -287,14 +299,14 @@ def test_time_that_is_left(recipe: Path, tmp_path: Path) -> None:
     now = [0.0]
     work = mdcg.Sweep.read(recipe, out=tmp_path / "runs", members=4, only={"method": ["replay"]})
     planned = work.plan()
-    display = SweepDisplay(planned, quiet=True, clock=lambda: now[0])
+    display = ProgressBars(planned, quiet=True, clock=lambda: now[0])
     assert display.seconds_left() == planned.seconds  # a guess, from other machines
     assert not planned.measured
-    from mdcg.execute.group import group_of
+    from mdcg.execute.cost import group_of
     from mdcg.train.loop import total_steps
 
     first = planned.jobs[0]
-    group = group_of(first.specs, work.site.dataset(first.specs[0]))
+    group = group_of(first.specs, work.context.dataset(first.specs[0]))
     display.begin("replay", group, total_steps(group), 0)
     display.step(total_steps(group))
     now[0] = 10.0
@@ -319,8 +331,10 @@ BAD = [
      "line 6: 'memory' is wrong"),
     ("scenario: digits-2\nmethod: md\naxes:\n  memory: 30\n",
      "line 4: axis 'memory' must be a list of values"),
-    ("scenario: digits-2\nmemory: 30\naxes:\n  method: [md, replay]\n  set.lam: [1]\n",
-     "line 5: unknown setting of replay 'lam'"),
+    ("scenario: digits-2\nmemory: 30\naxes:\n  method: [naive, replay]\n  set.lam: [1]\n",
+     "line 5: unknown setting of naive, replay 'lam'"),
+    ("scenario: digits-2\nmemory: 30\naxes:\n  w:\n    a: {method: md}\n    b: {method: naive, set: {lam: 1}}\n",
+     "line 6: unknown setting of naive 'lam'"),
     ("scenario: digits-2\nmemory: 30\nmethod: md\naxes:\n  set.lamb: [1]\n",
      "line 5: unknown setting of md 'lamb'; did you mean 'lam'"),
     ("scenario: digits-2\nmemory: 30\nmethod: md\naxes:\n  set.lam: [1, -1]\n",
@@ -372,7 +386,6 @@ BAD = [
     ("scenario: digits-2\nmethods: [naive]\naxes:\n  method: [replay]\n",
      "line 4: axis 'method' sets 'method', which line 2"),
     ("scenario: digits-2\nmethod: naive\nmethods: [naive, replay]\n", "line 3: 'method' is given too, in line 2"),
-    ("scenario: digits-2\nmemory: 20,40\nmethod: replay\n", "line 2: 'memory' has several values here"),
     ("scenario: digits-2\nmemory: 40\naxes:\n  w:\n    a: {method: md, set: {lam: [0.1, 1]}}\n",
      "line 5: 'set.lam' has several values here"),
     ("scenario: digits-2\nmethod: md\nmemory: [[30, 40], [50]]\n", "line 3: a value of 'memory' must be"),
@@ -432,13 +445,13 @@ def test_another_process_is_at_it(recipe: Path, tmp_path: Path, cli: Cli) -> Non
     out = tmp_path / "runs"
     work = mdcg.Sweep.read(recipe, out=out)
     mine = work.cells[0].specs[0]
-    with locked(work.site.store.folder(mine)):
+    with locked(work.context.store.folder(mine)):
         answer = cli("sweep", recipe, "--out", out)
     assert answer.code == 1
     assert "1 of 1 runs not finished: another process is at it" in answer.err
     assert "11 of 12 runs done, 1 not to be had, 0 running, 0 left" in answer.err
     assert len(work.records()) == 11
-    assert failure(work.site.store, mine) is None
+    assert failure(work.context.store, mine) is None
     assert cli("sweep", recipe, "--out", out).code == 0
     assert len(work.records()) == 12
 
@@ -448,12 +461,12 @@ def test_a_group_in_use_is_not_taken_apart(recipe: Path, tmp_path: Path) -> None
     out = tmp_path / "runs"
     work = mdcg.Sweep.read(recipe, out=out, only={"method": ["replay"]})
     (job,) = work.plan().jobs
-    folder = group_folder(work.site.store, job.specs)
+    folder = group_folder(work.context.store, job.specs)
     folder.mkdir(parents=True)
     (folder / "members.json").write_text(json.dumps({"members": [spec.name for spec in job.specs], "probes": []}))
     with contextlib.ExitStack() as stack:
         for spec in job.specs:
-            stack.enter_context(locked(work.site.store.folder(spec)))
+            stack.enter_context(locked(work.context.store.folder(spec)))
         undone = mdcg.Sweep.read(recipe, out=out, only={"method": ["replay"]}, members=2).run(quiet=True)
     assert len(undone.left) == 6
     assert (folder / "members.json").exists()

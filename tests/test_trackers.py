@@ -17,8 +17,7 @@ from mdcg import extras
 from mdcg.learner import Learner
 from mdcg.runs.record import Record
 from mdcg.runs.store import Measurements, Store, read_record
-from mdcg.trackers import TRACKERS, Epoch, Outcome, Run, Tracker
-from mdcg.trackers.telling import opened
+from mdcg.trackers import TRACKERS, Epoch, Outcome, TrackedRun, Tracker, TrackerSet
 from mdcg.train.loop import Trainer
 from mdcg.train.signals import Stopped, StopSignals
 from tests.conftest import Cli
@@ -34,18 +33,18 @@ class Diary(Tracker):
     """Writes down what it is told."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, Run, Any]] = []
+        self.told: list[tuple[str, TrackedRun, Any]] = []
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: TrackedRun) -> None:
         self.told.append(("begin", run, run.done))
 
-    def epoch(self, run: Run, epoch: Epoch) -> None:
+    def epoch(self, run: TrackedRun, epoch: Epoch) -> None:
         self.told.append(("epoch", run, epoch))
 
-    def end(self, run: Run, outcome: Outcome) -> None:
+    def end(self, run: TrackedRun, outcome: Outcome) -> None:
         self.told.append(("end", run, outcome))
 
-    def leave(self, run: Run) -> None:
+    def leave(self, run: TrackedRun) -> None:
         self.told.append(("leave", run, None))
 
     def of(self, name: str) -> list[tuple[str, Any]]:
@@ -194,9 +193,9 @@ def test_trackers_that_cannot_be_used(cli: Cli, runs: Path, monkeypatch: pytest.
     assert "cannot be loaded (Descriptors cannot be created directly): pip install --upgrade" in told
     assert not runs.exists()
     diary = Diary()
-    assert opened([diary]) == [diary]
+    assert TrackerSet.of([diary])._live == [diary]
     with pytest.raises(mdcg.MdcgError, match="tracker broken"):
-        opened("broken")
+        TrackerSet.of("broken")
 
 
 # TensorBoard

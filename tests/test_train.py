@@ -15,8 +15,10 @@ from torch.nn import functional as F
 from mdcg.data import load
 from mdcg.draws import Purpose, stream
 from mdcg.errors import MdcgError
-from mdcg.execute.group import run_specs
+from mdcg.execute.context import Context
+from mdcg.execute.sweep import Sweep
 from mdcg.memory import Memory
+from mdcg.recipes.grid import Cell
 from mdcg.recipes.recipe import make_recipe
 from mdcg.runs.store import Store
 from mdcg.tensors import pack, unpack
@@ -272,13 +274,15 @@ def test_one_diverging_member_does_not_harm_the_others(tmp_path: Path) -> None:
     dataset = load("digits")
     specs = [spec for recipe in asked for spec in recipe.resolve(dataset)]
     assert len({spec.group_key() for spec in specs}) == 1
-    with pytest.raises(MdcgError, match=r"the loss of seed 0, memory 30, lam 1e\+38 is not finite in task 2"):
-        run_specs(specs, dataset, compute("cpu", "fp32"), tmp_path)
+    undone = Sweep([Cell({}, specs)], Context(tmp_path, device="cpu"), "").run()
+    (reason,) = undone.failed.values()
+    assert "the loss of seed 0, memory 30, lam 1e+38 is not finite in task 2" in reason
     good, bad = (Store(tmp_path).finished(spec) for spec in specs)
     assert bad is None
     assert good is not None
-    alone = run_specs(specs[:1], dataset, compute("cpu", "fp32"), tmp_path / "alone")
-    assert alone[0].correct == good.correct
+    alone = Sweep([Cell({}, specs[:1])], Context(tmp_path / "alone", device="cpu"), "")
+    assert not alone.run()
+    assert [record.correct for record in alone.records().values()] == [good.correct]
 
 
 def test_bf16_trains_with_float32_parameters() -> None:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from mdcg.api import Result, Sweep, compare, run
+    from mdcg.api import Result, compare, run
     from mdcg.errors import MdcgError
+    from mdcg.execute.sweep import Sweep
     from mdcg.learner import Learner
     from mdcg.methods.base import METHODS, Method, Step
     from mdcg.models.backbones import register_backbone
@@ -48,7 +49,7 @@ _HOMES = {
     "Result": "mdcg.api",
     "Sight": "mdcg.probes",
     "Step": "mdcg.methods",
-    "Sweep": "mdcg.api",
+    "Sweep": "mdcg.execute.sweep",
     "compare": "mdcg.api",
     "register_backbone": "mdcg.models.backbones",
     "run": "mdcg.api",
@@ -60,3 +61,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'mdcg' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""`mdcg.run`: from a recipe to results, in one call."""
+"""`mdcg.run` and `mdcg.compare`: from what is asked to results, in one call."""
 
 from __future__ import annotations
 
@@ -7,34 +7,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 
 from mdcg import metrics
-from mdcg.data import Dataset, load
+from mdcg.data import Dataset
 from mdcg.errors import MdcgError
-from mdcg.execute.display import SweepDisplay
-from mdcg.execute.group import run_specs
-from mdcg.execute.plan import aloud, say_what_is_repeated, tidy
-from mdcg.execute.sweep import Cell, Executor, Here, Planned, Site, Undone, plan_sweep
+from mdcg.execute.plan import Undone
+from mdcg.execute.sweep import Sweep
 from mdcg.learner import Learner
 from mdcg.memory import Memory
+from mdcg.methods.base import Passes, Preset, Value
 from mdcg.metrics import Matrix
-from mdcg.recipes.choose import choose
-from mdcg.recipes.document import read_written
-from mdcg.recipes.grid import combinations
-from mdcg.recipes.recipe import Recipe, make_recipe
+from mdcg.recipes.document import written
+from mdcg.recipes.grid import label
 from mdcg.runs.record import Record
 from mdcg.runs.store import MODEL, Store, archive_of, read_measurements
-from mdcg.scenario import parse
-from mdcg.trackers import Tracker, opened
-from mdcg.train.precision import compute
+from mdcg.trackers import Tracker
 
 
 @dataclass(frozen=True)
 class Result:
-    """The runs of one method: arrays have one row per seed, accuracies are in percent."""
+    """The runs of one setting: arrays have one row per seed, accuracies are in percent."""
 
     records: list[Record]
     out: Path
@@ -120,140 +115,107 @@ class Result:
         return np.array([record.metrics[name] for record in self.records])
 
 
+class Asked(TypedDict, total=False):
+    """What `run` and `compare` both take besides their methods, see `Recipe`; what is left out follows the paper."""
+
+    title: str | None
+    preset: Preset | None
+    head: str | None
+    backbone: str | None
+    epochs: int | None
+    batch_size: int | None
+    rate: float | None
+    momentum: float | None
+    precision: str | None
+    hold_out: float | None
+    evaluate_every: int | None
+    image_size: int | None
+    augmentation: Preset | None
+    passes: Passes | None
+    device: Literal["auto", "cpu", "cuda"] | None
+    out: Path | str | None
+    data: Path | str | None
+
+
 def run(
     *,
+    scenario: str,
+    method: str,
+    memory: int | None = None,
     seeds: Iterable[int] | str | int = (0,),
+    set: Mapping[str, Value] | None = None,
     members: int | None = None,
     fresh: bool = False,
     quiet: bool = False,
     log: Sequence[str | Tracker] = (),
     probes: Sequence[str] = (),
-    **recipe: Any,
+    **asked: Unpack[Asked],
 ) -> Result:
     """Train one method for each seed, or take up the runs that are already there.
 
-    Keywords are those of `Recipe`: scenario, method, memory, epochs, backbone, set, … `log` names trackers, for
-    instance ["tensorboard"], or gives your own; `probes` names what to measure as it trains, see `Result.measured`.
+    `set` are settings of the method or head; `log` names trackers, for instance ["tensorboard"], or gives your own;
+    `probes` names what to measure as it trains, see `Result.measured`.
 
     >>> import mdcg, tempfile
     >>> result = mdcg.run(scenario="digits-2", method="naive", epochs=1, seeds=range(2), out=tempfile.mkdtemp())
     >>> result.R.shape
     (2, 2, 2)
     """
-    if "methods" in recipe:
-        raise MdcgError("mdcg.run takes one method=…; for several see mdcg.compare.")
-    asked = _recipe(seeds, recipe)
-    if len(asked.memory) > 1 or any(isinstance(value, list) for value in asked.set.values()):
-        raise MdcgError("mdcg.run takes one memory size and one value of each setting; for several see mdcg.compare.")
-    (result,) = run_recipe(asked, members=members, fresh=fresh, quiet=quiet, log=log, probes=probes).values()
+    keys = {"scenario": scenario, "method": method, "memory": memory, "set": set, **asked}
+    sweep = _sweep(keys, seeds, members=members, fresh=fresh, log=log, probes=probes)
+    if len(sweep.cells) > 1:
+        raise MdcgError(
+            "mdcg.run takes one method, one memory size and one value of each setting; for several see mdcg.compare."
+        )
+    (result,) = results_of(sweep, quiet).values()
     return result
 
 
 def compare(
     *,
+    scenario: str,
+    methods: Sequence[str] | str,
+    memory: int | Sequence[int] | str | None = None,
     seeds: Iterable[int] | str | int = (0,),
+    set: Mapping[str, Value | Sequence[Value]] | None = None,
     members: int | None = None,
     fresh: bool = False,
     quiet: bool = False,
     log: Sequence[str | Tracker] = (),
     probes: Sequence[str] = (),
-    **recipe: Any,
+    **asked: Unpack[Asked],
 ) -> dict[str, Result]:
-    """The same for several methods=[…], memory sizes memory=[…] or settings set={"lam": […]}: a result for each.
+    """Train several methods, with several memory sizes or settings set={"lam": [0.1, 1]}: a result for each.
 
     >>> import mdcg, tempfile
-    >>> asked = dict(methods=["naive", "replay"], memory=20, epochs=1, out=tempfile.mkdtemp())
-    >>> sorted(mdcg.compare(scenario="digits-2", **asked))
+    >>> found = mdcg.compare(
+    ...     scenario="digits-2", methods=["naive", "replay"], memory=20, epochs=1, out=tempfile.mkdtemp()
+    ... )
+    >>> sorted(found)
     ['naive', 'replay']
     """
-    return run_recipe(_recipe(seeds, recipe), fresh=fresh, quiet=quiet, members=members, log=log, probes=probes)
+    keys = {"scenario": scenario, "methods": methods, "memory": memory, "set": set, **asked}
+    return results_of(_sweep(keys, seeds, members=members, fresh=fresh, log=log, probes=probes), quiet)
 
 
-def _recipe(seeds: Iterable[int] | str | int, keys: dict[str, Any]) -> Recipe:
+def _sweep(keys: Mapping[str, Any], seeds: Iterable[int] | str | int, **how: Any) -> Sweep:
     chosen = seeds if isinstance(seeds, str | int) else [operator.index(seed) for seed in seeds]
-    return make_recipe(**keys, seeds=chosen)
+    return Sweep.of(written({}), **how, **keys, seeds=chosen)
 
 
-def run_recipe(
-    recipe: Recipe,
-    *,
-    fresh: bool = False,
-    quiet: bool = False,
-    members: int | None = None,
-    log: Sequence[str | Tracker] = (),
-    probes: Sequence[str] = (),
-) -> dict[str, Result]:
-    """All runs of a recipe, by method; where memories or settings were given as lists, by these too."""
-    trackers = opened(log)
-    machine = compute(recipe.device, recipe.precision)
-    recipe.check_names()
-    dataset = load_for(recipe)
-    specs = recipe.resolve(dataset)
-    how: dict[str, Any] = {"fresh": fresh, "quiet": quiet, "members": members, "trackers": trackers, "probes": probes}
-    records = run_specs(specs, dataset, machine, recipe.out, warn=aloud, **how)
-    together: dict[str, list[Record]] = {}
-    for record in records:
-        together.setdefault(recipe.label(record.spec), []).append(record)
-    return {label: Result(own, recipe.out, dataset) for label, own in together.items()}
+def results_of(sweep: Sweep, quiet: bool = False) -> dict[str, Result]:
+    """Train a sweep to its end, what failed before too: a result for each cell, or the error that says why not."""
+    undone = sweep.run(retry=True, quiet=quiet)
+    if undone:
+        raise _error(undone)
+    records, context = sweep.records(), sweep.context
+    return {
+        label(cell): Result([records[spec.name] for spec in cell.specs], context.out, context.dataset(cell.specs[0]))
+        for cell in sweep.cells
+    }
 
 
-def load_for(recipe: Recipe) -> Dataset:
-    name, _ = parse(recipe.scenario)
-    return load(name, recipe.data, recipe.image_size)
-
-
-class Sweep:
-    """All runs of a recipe with axes: plan them, run them, look at them.
-
-    >>> import tempfile
-    >>> work = Sweep.read("recipes/quick.yaml", only={"method": ["naive"]}, out=tempfile.mkdtemp())
-    >>> len(work.plan().jobs)
-    1
-    """
-
-    def __init__(self, cells: list[Cell], site: Site, title: str) -> None:
-        self.cells, self.site, self.title = cells, site, title
-
-    @classmethod
-    def read(
-        cls,
-        recipe: Path | str,
-        *,
-        only: Mapping[str, Sequence[str]] | None = None,
-        members: int | None = None,
-        log: Sequence[str] = (),
-        probes: Sequence[str] = (),
-        **given: Any,
-    ) -> Sweep:
-        """`given` (seeds, out, data, device, precision) overrules what the recipe says."""
-        path = Path(recipe)
-        found = combinations(read_written(path), given)
-        base = found[0].recipe
-        opened(log)  # or say what is missing, before anything trains
-        site = Site(base.out, base.data, base.device, members, tuple(log), probes=tuple(probes))
-        return cls(choose(found, site, only or {}), site, base.title or path.stem)
-
-    def plan(self, retry: bool = False, executor: Executor | None = None) -> Planned:
-        """What would be trained, in which groups."""
-        return plan_sweep(self.cells, (executor or Here()).prepare(self.site), retry, aloud)
-
-    def run(self, retry: bool = False, quiet: bool = False, executor: Executor | None = None) -> Undone:
-        """Train what is not finished; what failed, now or before, and what could not be had."""
-        worker = executor or Here()
-        site = worker.prepare(self.site)
-        planned = plan_sweep(self.cells, site, retry, aloud)
-        specs = [spec for cell in self.cells for spec in cell.specs]
-        say_what_is_repeated(site.store, specs, aloud)
-        tidy(site.store, specs, aloud)
-        undone = Undone(failed=planned.failed)
-        if planned.jobs:
-            with SweepDisplay(planned, quiet) as display:
-                undone |= worker.execute(planned.jobs, site, display, aloud)
-        done = self.records()  # some of what others were at may be finished by now
-        return Undone(undone.failed, {name: why for name, why in undone.left.items() if name not in done})
-
-    def records(self) -> dict[str, Record]:
-        """Of all finished runs, by name."""
-        store = self.site.store
-        found = [store.finished(spec) for cell in self.cells for spec in cell.specs]
-        return {record.spec.name: record for record in found if record is not None}
+def _error(undone: Undone) -> MdcgError:
+    error = MdcgError(" ".join(dict.fromkeys([*undone.failed.values(), *undone.left.values()])))
+    error.__cause__ = next(iter(undone.errors), None)  # where it came from, for those who mend their own method
+    return error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
 
@@ -17,6 +18,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without these letters is no reason to fail
+    _log_to_stderr()
     try:
         app()
     except BrokenPipeError:
@@ -30,3 +32,16 @@ def main() -> None:
         where = f"{error.filename}: " if error.filename else ""
         print(f"mdcg: {where}{error.strerror or error}; check the path and its permissions.", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+class _ToStderr(logging.Handler):
+    """What the library has to say, as a sentence of this command."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"mdcg: {record.getMessage()}", file=sys.stderr)
+
+
+def _log_to_stderr() -> None:
+    library = logging.getLogger("mdcg")
+    library.setLevel(logging.INFO)
+    library.handlers[:] = [*(one for one in library.handlers if not isinstance(one, _ToStderr)), _ToStderr()]

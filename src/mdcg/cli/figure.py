@@ -43,7 +43,6 @@ def figure(
         return _list()
     if not names:
         raise MdcgError("no figure was named; 'mdcg figure --list' says which there are.")
-    from mdcg.execute.plan import aloud
     from mdcg.figures.make import make
     from mdcg.recipes.parsing import parse_settings
     from mdcg.recipes.recipe import make_recipe
@@ -63,7 +62,7 @@ def figure(
         out=runs,
     )
     how: dict[str, Any] = {"seeds_given": seeds is not None, "members": members, "retry": retry}
-    share = stopped_explained(lambda: make(chosen, asked, out, **how, warn=aloud, done=_say))
+    share = stopped_explained(lambda: make(chosen, asked, out, **how, done=_say))
     if share is not None:
         print(share)
     return None

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -14,7 +13,7 @@ import typer
 from mdcg.errors import MdcgError
 
 if TYPE_CHECKING:
-    from mdcg.recipes.recipe import Recipe
+    from mdcg.recipes.document import Document
 
 
 def option(kind: object, *names: str, **declared: Any) -> object:
@@ -72,45 +71,32 @@ def shares_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def asked_recipe(options: dict[str, Any], **methods: Any) -> Recipe:
-    """The recipe file, overruled by what was given on the command line."""
-    from mdcg.recipes.document import read_written
+def asked(options: dict[str, Any], **methods: Any) -> tuple[Document, dict[str, Any]]:
+    """The recipe file, and what was given on the command line, which overrules it."""
+    from mdcg.recipes.document import Document, read_document
     from mdcg.recipes.parsing import parse_settings
-    from mdcg.recipes.recipe import make_recipe
 
-    keys: dict[str, Any] = read_written(options["recipe"]).content if options["recipe"] else {}
-    if "axes" in keys:
-        raise MdcgError(f"{options['recipe']} has axes; give it to 'mdcg sweep'.")
+    document = read_document(options["recipe"]) if options["recipe"] else Document({})
+    if "axes" in document.content:
+        raise MdcgError(f"{document.path} has axes; give it to 'mdcg sweep'.")
     said = {**options, **methods}
     given = {key: value for key, value in said.items() if key not in NOT_IN_RECIPE and value is not None}
-    if "method" in given:
-        keys.pop("methods", None)
-    keys |= given
+    if {"method", "methods"} & set(given):
+        document.content.pop("methods", None)
+        document.content.pop("method", None)
     if options["settings"]:
-        in_file = keys.get("set")
-        keys["set"] = {**(in_file if isinstance(in_file, dict) else {}), **parse_settings(options["settings"])}
-    with located(said):
-        recipe = make_recipe(**keys)
-        recipe.check_names()
-    return recipe
+        given["set"] = parse_settings(options["settings"])
+    return document, given
 
 
-@contextlib.contextmanager
-def located(options: dict[str, Any]) -> Iterator[None]:
-    """Errors about what stands in the recipe file, and was not overruled on the command line, name its line too."""
-    from mdcg.recipes.document import read_written
-
-    try:
-        yield
-    except MdcgError as error:
-        key, *rest = (error.about or "").split(".")
-        overruled = options.get("settings" if key == "set" else key) is not None
-        if options["recipe"] is None or overruled:
-            raise
-        written = read_written(options["recipe"])
-        if (key, *rest) not in written.lines:
-            raise
-        raise written.wrong((key, *rest), str(error)) from error
+def how(options: dict[str, Any]) -> dict[str, Any]:
+    """How to go about it, as `Sweep.of` knows it."""
+    return {
+        "members": options["members"],
+        "log": tuple(options["log"] or ()),
+        "probes": tuple(options["probe"] or ()),
+        "fresh": options["fresh"],
+    }
 
 
 def print_json(content: dict[str, Any]) -> None:

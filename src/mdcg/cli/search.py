@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from mdcg.cli.app import app
-from mdcg.cli.options import asked_recipe, print_json, shares_options
-from mdcg.cli.train import stopped_explained
+from mdcg.cli.options import asked, how, print_json, shares_options
+from mdcg.cli.train import again, stopped_explained
 from mdcg.errors import MdcgError
-
-if TYPE_CHECKING:
-    from mdcg.execute.sweep import Undone
-    from mdcg.recipes.recipe import Recipe
-    from mdcg.runs.record import Record
-    from mdcg.runs.spec import RunSpec
-    from mdcg.runs.store import Store
 
 
 @app.command()
@@ -34,29 +26,30 @@ def search(
 ) -> None:
     """Choose a method's settings as the paper did: its grid, one seed, judged on training images held out."""
     from mdcg.execute.search import HELD_OUT, chosen_recipe, grid_of, read_grid
+    from mdcg.execute.sweep import Sweep
+    from mdcg.recipes.grid import merged
 
-    asked = asked_recipe(options, method=method)
-    names = asked.asked_methods()
-    if len(names) > 1:
-        raise MdcgError(f"a search is for one method, not for {', '.join(names)}; name it with --method.")
-    asked = asked.model_copy(
-        update={
-            "method": names[0],
-            "methods": [],
-            "set": grid_of(names[0], asked.set),
-            "hold_out": asked.hold_out or HELD_OUT,
-        }
-    )
-    file = write or Path(f"{asked.scenario.replace('/', '-').replace(':', '-')}-{names[0]}.yaml")
+    document, given = asked(options, method=method)
+    keys = merged(document, given)
+    name = keys.get("method")
+    if isinstance(name, list):
+        raise MdcgError(f"a search is for one method, not for {', '.join(name)}; name it with --method.")
+    if name is not None:
+        settings = {key.removeprefix("set."): value for key, value in keys.items() if key.startswith("set.")}
+        given["set"] = grid_of(name, settings)
+    given["hold_out"] = keys.get("hold_out") or HELD_OUT
+    sweep = Sweep.of(document, **how(options), **given)
+    first = sweep.specs[0]
+    file = write or Path(f"{first.scenario.replace('/', '-').replace(':', '-')}-{name}.yaml")
     if file.exists() and not _is_ours(file):
         raise MdcgError(f"{file} is there already, and no search wrote it; give another file with --write.")
-    undone, records = _trained(asked, options)
+    undone = stopped_explained(lambda: sweep.run(retry=options["fresh"]), again(options["fresh"]))
     for reason in dict.fromkeys([*undone.failed.values(), *undone.left.values()]):
         print(f"mdcg: left out of the grid: {reason}", file=sys.stderr)
-    found = read_grid(asked, records)
+    found = read_grid(sweep.cells, sweep.records())
     if not all(one.scores for one in found):
         raise MdcgError("no point of the grid could be trained, so there is nothing to choose.")
-    _write(file, chosen_recipe(asked, found))
+    _write(file, chosen_recipe(keys, found))
     if options["as_json"]:
         return print_json(
             {
@@ -78,8 +71,9 @@ def search(
     from mdcg.report.searches import at_an_end, grid_table, verdict
 
     console = Console()
-    seeds = f"{len(asked.seeds)} seeds" if len(asked.seeds) > 1 else f"seed {asked.seeds[0]}"
-    print(f"{names[0]} on {asked.scenario}: ACC on {asked.hold_out:.0%} of the training images, held out, {seeds}")
+    count = len({spec.seed for spec in sweep.specs})
+    seeds = f"{count} seeds" if count > 1 else f"seed {first.seed}"
+    print(f"{name} on {first.scenario}: ACC on {first.hold_out:.0%} of the training images, held out, {seeds}")
     for one in found:
         print()
         console.print(grid_table(one))
@@ -88,38 +82,6 @@ def search(
             print(f"The best {key} is at an end of the grid: a better one may lie beyond.")
     print(f"\nrecipe: {file}")
     return None
-
-
-def _trained(asked: Recipe, options: dict[str, Any]) -> tuple[Undone, list[Record]]:
-    """All points as one sweep: one that fails does not stop the others."""
-    from mdcg.api import Sweep, load_for
-    from mdcg.execute.sweep import Cell, Site
-
-    specs = asked.resolve(load_for(asked))
-    site = Site(
-        asked.out,
-        asked.data,
-        asked.device,
-        options["members"],
-        tuple(options["log"] or ()),
-        probes=tuple(options["probe"] or ()),
-    )
-    if options["fresh"]:
-        _forget(site.store, specs)
-    work = Sweep([Cell({}, specs)], site, asked.scenario)
-    undone = stopped_explained(lambda: work.run(retry=options["fresh"]))
-    return undone, list(work.records().values())
-
-
-def _forget(store: Store, specs: Sequence[RunSpec]) -> None:
-    """Or say, before anything is forgotten, that a run cannot be."""
-    for spec in specs:
-        if archived := store.archived(spec):
-            raise MdcgError(
-                f"--fresh cannot repeat {spec.name}, a run of the archive {archived[0].parent}; choose another --out."
-            )
-    for spec in specs:
-        store.forget(spec)
 
 
 MARK = "# Chosen by mdcg search"

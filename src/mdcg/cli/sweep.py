@@ -11,11 +11,12 @@ from rich.console import Console
 
 from mdcg.cli.app import app
 from mdcg.cli.options import print_json
-from mdcg.cli.train import stopped_explained
+from mdcg.cli.train import again, stopped_explained
 from mdcg.errors import MdcgError
 
 if TYPE_CHECKING:
-    from mdcg.execute.sweep import Executor, Planned, Undone
+    from mdcg.execute.local import Executor
+    from mdcg.execute.plan import Plan, Undone
 
 
 @app.command()
@@ -26,6 +27,9 @@ def sweep(
     preset: Annotated[str | None, typer.Option(help="paper or published, in place of the recipe's.")] = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Show what would run and how long it may take; run nothing.")
+    ] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Repeat finished runs; what probes measured of them goes too.")
     ] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Try again what failed before.")] = False,
     on: Annotated[str | None, typer.Option(help="ray or ray:ADDRESS, to train on a Ray cluster.")] = None,
@@ -39,18 +43,24 @@ def sweep(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Train everything that a recipe with axes means, and print the table. Given again, it goes on where it was."""
-    from mdcg.api import Sweep
+    from mdcg.execute.sweep import Sweep
     from mdcg.report.sweeps import caption, sweep_json, sweep_table
 
     asked = {"seeds": seeds, "preset": preset, "out": out, "data": data, "device": device, "precision": precision}
     given = {key: value for key, value in asked.items() if value is not None}
     work = Sweep.read(
-        recipe, only=_wanted(only or []), members=members, log=tuple(log or ()), probes=tuple(probe or ()), **given
+        recipe,
+        only=_wanted(only or []),
+        members=members,
+        log=tuple(log or ()),
+        probes=tuple(probe or ()),
+        fresh=fresh,
+        **given,
     )
     executor = _executor(on)
     if plan:
         return _print_plan(work.plan(retry, executor), as_json)
-    undone = stopped_explained(lambda: work.run(retry, executor=executor))
+    undone = stopped_explained(lambda: work.run(retry or fresh, executor=executor), again(fresh))
     records = work.records()
     if as_json:
         print_json(sweep_json(work.cells, records, undone))
@@ -97,13 +107,13 @@ def _executor(on: str | None) -> Executor | None:
     kind, _, address = on.partition(":")
     if kind != "ray":
         raise MdcgError(f"'{on}' is no place to train on; write --on ray, or --on ray:ADDRESS for a running cluster.")
-    from mdcg.execute.ray import OnRay
+    from mdcg.execute.ray import RayExecutor
 
-    return OnRay(address or None)
+    return RayExecutor(address or None)
 
 
-def _print_plan(planned: Planned, as_json: bool) -> None:
-    from mdcg.execute.display import duration
+def _print_plan(planned: Plan, as_json: bool) -> None:
+    from mdcg.execute.progress import duration
     from mdcg.report.sweeps import plan_json, plan_table
 
     if as_json:

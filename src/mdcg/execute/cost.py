@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from mdcg.data import Dataset
 from mdcg.errors import MdcgError
-from mdcg.execute.group import group_of
+from mdcg.recipes.presets import augmented
 from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
 from mdcg.scenario import parse
@@ -33,13 +33,18 @@ class Cost:
     measured: bool
 
 
+def group_of(specs: Sequence[RunSpec], dataset: Dataset) -> Group:
+    """The members that these runs are when they train together."""
+    return Group(specs[0].training(), tuple(spec.member() for spec in specs), augmented(dataset, specs[0].augmentation))
+
+
 def images_per_step(group: Group, task: int) -> int:
-    """Of one member."""
+    """Images that pass through one member's network in a step, those from memory included."""
     return group.training.batch_size + sum(draw.size for draw in group.memory_draws(task))
 
 
 def work(group: Group) -> int:
-    """Images of all members, tasks and epochs."""
+    """Images that a group's training takes: those of all members, tasks and epochs."""
     tasks = range(group.training.tasks)
     return group.training.epochs * sum(
         int(steps_per_epoch(group, task).sum()) * images_per_step(group, task) for task in tasks

@@ -1,63 +1,99 @@
-"""Which runs train together: groups that were begun go on as they were, the rest is grouped anew."""
+"""What is to be trained, in which groups, and how long that may take. A plan only looks: it changes nothing on disk."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
-import shutil
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from mdcg.data import Dataset
-from mdcg.files import write_whole
+from mdcg.execute.context import Context
+from mdcg.execute.cost import cost_per_image, group_of, work
+from mdcg.execute.unfinished import begun, begun_otherwise
+from mdcg.probes import ProbeSet, probes_for
+from mdcg.runs.environment import gpu_name
+from mdcg.runs.failures import failure
+from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
 from mdcg.runs.store import Store
-from mdcg.train.checkpoint import DONE, MEMBERS, Checkpoints
 from mdcg.train.group import SMALL
 
-GROUPS = ".groups"  # checkpoints of unfinished groups, below the store
-Warn = Callable[[str], None]
+logger = logging.getLogger(__name__)
 
 
-def silent(text: str) -> None:
-    """For those who want no warnings."""
+@dataclass(frozen=True)
+class Job:
+    """Runs that train together."""
+
+    specs: Sequence[RunSpec]
+    work: int  # images, all in all
+    seconds: float | None  # what that will take, where it can be told
+    measured: bool  # whether that is from runs that were trained here
 
 
-def aloud(text: str) -> None:
-    """On standard error."""
-    print(f"mdcg: {text}", file=sys.stderr)
+@dataclass(frozen=True)
+class Plan:
+    """Jobs to be done, and runs that are not in any."""
+
+    jobs: Sequence[Job]
+    finished: Sequence[RunSpec]
+    failed: Mapping[str, str]  # by name, why; left out
+
+    @property
+    def seconds(self) -> float | None:
+        known = [job.seconds for job in self.jobs if job.seconds is not None]
+        return sum(known) if len(known) == len(self.jobs) else None
+
+    @property
+    def measured(self) -> bool:
+        return all(job.measured for job in self.jobs)
 
 
-def default_members(dataset: Dataset, device: str) -> int:
-    """On a CPU only small images gain from company; larger ones would just take more memory."""
-    return 64 if device == "cuda" or dataset.shape[1] <= SMALL else 1
+@dataclass(frozen=True)
+class Undone:
+    """Runs that were not finished, by name, and why."""
+
+    failed: Mapping[str, str] = field(default_factory=dict)  # they would fail again
+    left: Mapping[str, str] = field(default_factory=dict)  # in use by others, or a machine's trouble: try again
+    errors: Sequence[Exception] = field(default=(), compare=False)  # behind failures that are nobody's mistake
+
+    def __or__(self, other: Undone) -> Undone:
+        return Undone({**self.failed, **other.failed}, {**self.left, **other.left}, [*self.errors, *other.errors])
+
+    def __len__(self) -> int:
+        return len(self.failed) + len(self.left)
 
 
-def split(specs: list[RunSpec], parts: int) -> list[list[RunSpec]]:
-    """Parts of nearly equal size, in order."""
-    ends = [len(specs) * (part + 1) // parts for part in range(parts)]
-    return [specs[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+def make_plan(specs: Sequence[RunSpec], context: Context, retry: bool) -> Plan:
+    """The jobs that finish these runs. What failed before is left out, unless it is to be tried again."""
+    store = context.store
+    look_at(specs, context)  # or say which probe cannot, before anything trains
+    finished = [] if context.fresh else [spec for spec in specs if store.finished(spec) is not None]
+    names = {spec.name for spec in finished}
+    reasons = {} if retry else {spec.name: failure(store, spec) for spec in specs if spec.name not in names}
+    failed = {name: reason for name, reason in reasons.items() if reason is not None}
+    wanted = [spec for spec in specs if spec.name not in failed]
+
+    def most(spec: RunSpec) -> int:
+        usual = context.members or default_members(context.dataset(spec), context.device_type(spec))
+        return min(usual, max(1, -(-(len(wanted) - len(finished)) // context.slots)))
+
+    groups = make_groups(wanted, context, most)
+    records = [record for _, record in store.records()] if groups else []
+    return Plan([_job(together, context, records) for together in groups], finished, failed)
 
 
-def plan(
-    store: Store,
-    specs: Sequence[RunSpec],
-    most: Callable[[RunSpec], int],
-    fresh: bool = False,
-    warn: Warn = silent,
-) -> list[list[RunSpec]]:
-    """Groups to train: first those that were begun and not finished, as they were; then new ones, at most so large.
-
-    It only looks: nothing on disk is changed.
-    """
+def make_groups(specs: Sequence[RunSpec], context: Context, most: Callable[[RunSpec], int]) -> list[list[RunSpec]]:
+    """Groups to train: first those that were begun and not finished, as they were; then new ones, at most so large."""
+    store, fresh = context.store, context.fresh
     asked = {spec.name: spec for spec in specs}
     open_ = {name: spec for name, spec in asked.items() if fresh or store.finished(spec) is None}
     groups: list[list[RunSpec]] = []
     for names in [] if fresh else begun_otherwise(store):
         if any(name in open_ for name in names):
-            warn(f"{len(names)} runs were begun with other probes, among them some asked for now; these start anew.")
+            logger.warning(
+                "%s runs were begun with other probes, among them some asked for now; these start anew.", len(names)
+            )
     for _, names in [] if fresh else begun(store):
         if not any(name in open_ for name in names):
             continue
@@ -67,9 +103,10 @@ def plan(
                 groups.append(together)
                 open_ = {name: spec for name, spec in open_.items() if name not in names}
         else:
-            warn(
-                f"{len(names)} runs were begun together and not finished, among them some asked for now; these "
-                "start anew. To go on with all of them, ask for all of them as before."
+            logger.warning(
+                "%s runs were begun together and not finished, among them some asked for now; these start anew. To go "
+                "on with all of them, ask for all of them as before.",
+                len(names),
             )
     new: dict[str, list[RunSpec]] = {}
     for spec in open_.values():
@@ -80,52 +117,30 @@ def plan(
     return groups
 
 
-def say_what_is_repeated(store: Store, specs: Sequence[RunSpec], warn: Warn) -> None:
-    """Finished runs that train once more, because probes have not looked at them, and others that may."""
+def default_members(dataset: Dataset, device: str) -> int:
+    """Most runs that train together: on a CPU only small images gain from company, larger ones just take memory."""
+    return 64 if device == "cuda" or dataset.shape[1] <= SMALL else 1
+
+
+def look_at(specs: Sequence[RunSpec], context: Context) -> ProbeSet:
+    """The context's probes, if they can look at these runs; else the error that says why not."""
+    return probes_for(context.probes, {(spec.method, spec.head): spec.built_method() for spec in specs})
+
+
+def say_what_is_repeated(store: Store, specs: Sequence[RunSpec]) -> None:
+    """Tell of finished runs that train once more, because probes have not looked at them or they cannot be read."""
     for reason in store.damaged():
-        warn(reason)
+        logger.warning("%s", reason)
     again = sum(store.finished(spec) is None and store.result(spec) is not None for spec in specs)
     if again:
-        warn(f"{again} finished runs are trained again, so that {', '.join(store.probes)} can look at them.")
+        logger.info("%s finished runs are trained again, so that %s can look at them.", again, ", ".join(store.probes))
 
 
-def begun(store: Store) -> list[tuple[Path, list[str]]]:
-    """Folder and run names of each unfinished group that the store's probes look at."""
-    return [(folder, names) for folder, names, probes in _groups(store) if probes == set(store.probes)]
-
-
-def begun_otherwise(store: Store) -> list[list[str]]:
-    """Run names of each unfinished group that others look at: what the store's probes missed is not there."""
-    return [names for _, names, probes in _groups(store) if probes != set(store.probes)]
-
-
-def note_group(store: Store, specs: Sequence[RunSpec]) -> None:
-    """So that it is known as begun."""
-    content = {"members": [spec.name for spec in specs], "probes": list(store.probes)}
-    write_whole(group_folder(store, specs) / MEMBERS, json.dumps(content).encode())
-
-
-def _groups(store: Store) -> Iterator[tuple[Path, list[str], set[str]]]:
-    """Folder, run names and probes of each unfinished group."""
-    for folder in sorted((store.root / GROUPS).glob("*")):
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-            content = json.loads((folder / MEMBERS).read_text())
-            names, probes = list(map(str, content["members"])), set(map(str, content["probes"]))
-            if not folder.name.endswith(DONE) and len(set(names)) == len(names) > 0:
-                yield folder, names, probes
-
-
-def tidy(store: Store, specs: Sequence[RunSpec], warn: Warn) -> None:
-    """Remove what is left of groups whose runs are all finished, in whatever company."""
-    for folder in (store.root / GROUPS).glob(f"*{DONE}"):
-        shutil.rmtree(folder, ignore_errors=True)
-    finished = {spec.name for spec in specs if store.finished(spec) is not None}
-    for folder, names in begun(store):
-        if finished.issuperset(names):
-            Checkpoints(folder, warn).discard()
-
-
-def group_folder(store: Store, specs: Sequence[RunSpec]) -> Path:
-    """Where a group keeps its checkpoints: with other probes it is another one, for what they missed is not there."""
-    names = "\n".join([*(spec.name for spec in specs), *(f"probe {probe}" for probe in sorted(store.probes))])
-    return store.root / GROUPS / hashlib.blake2b(names.encode(), digest_size=8).hexdigest()
+def _job(specs: Sequence[RunSpec], context: Context, records: Sequence[Record]) -> Job:
+    dataset, kind = context.dataset(specs[0]), context.device_type(specs[0])
+    images = work(group_of(specs, dataset))
+    gpu = None if context.remote else gpu_name(context.compute(specs[0]))
+    cost = cost_per_image(specs, dataset, records, kind, gpu)
+    if cost is None:
+        return Job(specs, images, None, measured=False)
+    return Job(specs, images, cost.seconds * images, cost.measured)

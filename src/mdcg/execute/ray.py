@@ -6,6 +6,7 @@ to another one, which goes on from the group's last checkpoint.
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 from collections.abc import Sequence
@@ -15,54 +16,57 @@ from typing import Any
 import torch
 
 from mdcg.errors import MachineError, MdcgError
-from mdcg.execute.plan import Warn, group_folder
-from mdcg.execute.sweep import Job, Site, Undone, Watching, do
+from mdcg.execute.context import Context
+from mdcg.execute.local import do_job
+from mdcg.execute.plan import Job, Undone
+from mdcg.execute.progress import SILENT, Display
+from mdcg.execute.unfinished import is_begun
 from mdcg.extras import extra
-from mdcg.train.checkpoint import MEMBERS
-from mdcg.train.group import Group
 
+logger = logging.getLogger(__name__)
 RETRIES = 20  # nodes that a group may lose
 POLL = 1.0  # seconds between two looks at what is running
+Said = list[tuple[int, str]]  # messages of the library, each with its level
 PATIENCE = 60.0  # seconds that a lost node's process may take to die, holding on to its runs
 
 
-class OnRay:
+class RayExecutor:
     """The cluster at `address`; without one that of Ray's environment, or one started here."""
 
     def __init__(self, address: str | None) -> None:
         self._ray = extra("ray", "cluster", "training on a cluster")
         self._address = address
 
-    def prepare(self, site: Site) -> Site:
+    def prepare(self, context: Context) -> Context:
         """With the cluster's device: its GPUs where it has any, unless another is asked for."""
         if not self._ray.is_initialized():
             _connect(self._ray, self._address)
         has = self._ray.cluster_resources()
-        device = ("cuda" if has.get("GPU", 0) >= 1 else "cpu") if site.device == "auto" else site.device
+        device = ("cuda" if has.get("GPU", 0) >= 1 else "cpu") if context.device == "auto" else context.device
         if device == "cuda" and not has.get("GPU", 0):
             raise MdcgError("this Ray cluster has no GPU; leave --device out, or write --device cpu.")
         slots = has.get("GPU", 0) if device == "cuda" else has.get("CPU", 1) // self._cpus()
-        out, data = site.out.resolve(), site.data and site.data.resolve()
-        return replace(site, out=out, data=data, device=device, remote=True, slots=max(1, int(slots)))
+        out, data = context.out.resolve(), context.data and context.data.resolve()
+        return replace(context, out=out, data=data, device=device, remote=True, slots=max(1, int(slots)))
 
-    def execute(self, jobs: Sequence[Job], site: Site, display: Watching, warn: Warn) -> Undone:
+    def execute(self, jobs: Sequence[Job], context: Context, display: Display) -> Undone:
         ray, undone = self._ray, Undone()
-        share = {"num_gpus": 1} if site.device == "cuda" else {"num_cpus": self._cpus()}
+        share = {"num_gpus": 1} if context.device == "cuda" else {"num_cpus": self._cpus()}
         task = ray.remote(max_retries=RETRIES, **share)(work_on)
-        waiting = {task.remote(job, site, torch.get_num_threads()): job for job in jobs}
-        begun_before = {id(job) for job in jobs if _begun(job, site)}
+        waiting = {task.remote(job, context, torch.get_num_threads()): job for job in jobs}
+        begun_before = {id(job) for job in jobs if is_begun(context.store, job.specs)}
         try:
             while waiting:
                 ended, _ = ray.wait(list(waiting), num_returns=1, timeout=POLL)
                 for one in ended:
                     job = waiting.pop(one)
-                    of_this, said = _outcome(ray, one, job, site)
-                    for text in said:
-                        warn(text)
+                    of_this, said = _outcome(ray, one, job, context)
+                    for level, text in said:
+                        logger.log(level, "%s", text)
                     undone |= of_this
                     display.job_ends(job, of_this)
-                going = [job for job in waiting.values() if _begun(job, site) and id(job) not in begun_before]
-                display.running(sum(len(job.specs) for job in going))
+                new = [job for job in waiting.values() if id(job) not in begun_before]
+                display.running(sum(len(job.specs) for job in new if is_begun(context.store, job.specs)))
         finally:
             for one in waiting:
                 ray.cancel(one, force=True)
@@ -88,49 +92,47 @@ def _connect(ray: Any, address: str | None) -> None:
         ) from error
 
 
-def _begun(job: Job, site: Site) -> bool:
-    return (group_folder(site.store, job.specs) / MEMBERS).exists()
-
-
-def _outcome(ray: Any, task: Any, job: Job, site: Site) -> tuple[Undone, list[str]]:
+def _outcome(ray: Any, task: Any, job: Job, context: Context) -> tuple[Undone, Said]:
     """Of a task that ended, well or not: what went wrong with it is no reason to stop the others."""
     try:
         undone, said = ray.get(task)
     except ray.exceptions.RayTaskError as error:
-        undone, said = _all_left(job, site, str(error.cause)), []
+        undone, said = _all_left(job, context, str(error.cause)), []
     except ray.exceptions.RayError as error:  # more nodes were lost than can be borne
-        undone, said = _all_left(job, site, f"its worker was lost ({str(error).splitlines()[0].rstrip('.')})"), []
+        undone, said = _all_left(job, context, f"its worker was lost ({str(error).splitlines()[0].rstrip('.')})"), []
     return undone, said
 
 
-def _all_left(job: Job, site: Site, reason: str) -> Undone:
-    store = site.store
+def _all_left(job: Job, context: Context, reason: str) -> Undone:
+    store = context.store
     return Undone(left={spec.name: reason for spec in job.specs if store.finished(spec) is None})
 
 
-class _Silent:
-    """There is nobody to look, where the work is done."""
+class _Heard(logging.Handler):
+    """Keeps the library's messages, with their levels, to be told where somebody reads them."""
 
-    def begin(self, title: str, group: Group, total: int, done: int) -> None:
-        pass
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.said: Said = []
 
-    def step(self, count: int) -> None:
-        pass
-
-    def epoch(self, task: int, epoch: int, loss: float) -> None:
-        pass
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append((record.levelno, record.getMessage()))
 
 
-def work_on(job: Job, site: Site, threads: int) -> tuple[Undone, list[str]]:
-    """What a Ray worker does: what it left undone, and warnings."""
+def work_on(job: Job, context: Context, threads: int) -> tuple[Undone, Said]:
+    """What a Ray worker does: what it left undone, and what the library had to say."""
     torch.set_num_threads(threads)  # as where the sweep was started: results depend on their number
-    said: list[str] = []
+    heard, library = _Heard(), logging.getLogger("mdcg")
+    library.addHandler(heard)
+    library.setLevel(logging.INFO)
     give_up = time.monotonic() + PATIENCE
-    while True:
-        try:
-            undone = do(job, site, _Silent(), said.append)
-        except MachineError as error:  # this node's disk or GPU: not the runs' failure
-            return _all_left(job, site, str(error)), said
-        if not undone.left or time.monotonic() > give_up:
-            return undone, said
-        time.sleep(0.5)
+    try:
+        while True:
+            undone = replace(do_job(job, context.opened(SILENT)), errors=())  # which may not travel
+            if not undone.left or time.monotonic() > give_up:
+                return undone, heard.said
+            time.sleep(0.5)
+    except MachineError as error:  # this node's disk or GPU: not the runs' failure
+        return _all_left(job, context, str(error)), heard.said
+    finally:
+        library.removeHandler(heard)

@@ -15,11 +15,12 @@ from mdcg.errors import MdcgError
 from mdcg.methods import METHODS
 from mdcg.methods.base import Value
 from mdcg.models import HEADS
-from mdcg.recipes.recipe import Recipe
+from mdcg.recipes.grid import Cell
+from mdcg.recipes.recipe import make_recipe
 from mdcg.runs.record import Record
+from mdcg.runs.spec import RunSpec
 
 HELD_OUT = 0.1
-Point = Mapping[str, Value]
 
 
 def grid_of(method: str, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,31 +67,42 @@ class Found:
         return self.scores[first] - self.scores[others[0]] if others else math.nan
 
 
-def read_grid(recipe: Recipe, records: Sequence[Record]) -> list[Found]:
-    """What a search's runs say, memory by memory."""
-    axes = {key: [_same(v) for v in value] for key, value in recipe.set.items() if isinstance(value, list)}
-    found = []
-    for memory in recipe.memory if METHODS[recipe.method or ""].uses_memory else [0]:
-        scores: dict[tuple[Value, ...], list[float]] = {}
-        for record in records:
-            if record.spec.memory == memory:
-                values = {**record.spec.hyperparameters, **record.spec.head_settings}
-                scores.setdefault(tuple(_same(values[key]) for key in axes), []).append(record.metrics["ACC"])
-        found.append(Found(memory, axes, {point: sum(own) / len(own) for point, own in scores.items()}))
-    return found
+def read_grid(cells: Sequence[Cell], records: Mapping[str, Record]) -> list[Found]:
+    """What a search's runs say, memory by memory. A point none of whose runs is finished has no score."""
+    axes: dict[str, list[Value]] = {}
+    for cell in cells:
+        for axis in cell.labels:
+            if axis.startswith("set."):
+                own, value = axes.setdefault(axis.removeprefix("set."), []), _value(cell.specs[0], axis)
+                if value not in own:
+                    own.append(value)
+    found: dict[int, dict[tuple[Value, ...], float]] = {}
+    for cell in cells:
+        first = cell.specs[0]
+        scores = found.setdefault(first.memory, {})
+        accs = [records[spec.name].metrics["ACC"] for spec in cell.specs if spec.name in records]
+        if accs:
+            scores[tuple(_value(first, f"set.{name}") for name in axes)] = sum(accs) / len(accs)
+    return [Found(memory, axes, scores) for memory, scores in found.items()]
 
 
-def _same(value: Value) -> Value:
+def _value(spec: RunSpec, axis: str) -> Value:
     """1 and 1.0 are one point."""
+    value = spec.settings()[axis]
+    assert value is not None
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def chosen_recipe(recipe: Recipe, found: Sequence[Found]) -> dict[str, Any]:
+def chosen_recipe(keys: Mapping[str, Any], found: Sequence[Found]) -> dict[str, Any]:
     """A recipe with what was chosen, for `run` and `sweep`: on the test images, with the paper's seeds."""
-    asked = recipe.model_dump(
-        exclude_unset=True, mode="json", exclude={"hold_out", "set", "memory", "seeds", "out", "methods"}
-    )
-    fixed = {key: value for key, value in recipe.set.items() if not isinstance(value, list)}
+    left_out = {"hold_out", "memory", "seeds", "out"}
+    plain = {key: value for key, value in keys.items() if key not in left_out and not key.startswith("set.")}
+    asked = make_recipe(**plain).model_dump(exclude_unset=True, mode="json")
+    fixed = {
+        key.removeprefix("set."): value
+        for key, value in keys.items()
+        if key.startswith("set.") and not isinstance(value, list)
+    }
     base = {**asked, "seeds": "0-4"}
     if len(found) == 1:
         memory = {"memory": found[0].memory} if found[0].memory else {}

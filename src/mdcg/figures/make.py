@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -11,21 +12,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from mdcg.api import Sweep, load_for
 from mdcg.errors import MachineError, MdcgError
-from mdcg.execute.plan import Warn
-from mdcg.execute.sweep import Cell, Site
+from mdcg.execute.context import Context
+from mdcg.execute.sweep import Sweep
 from mdcg.figures import captions, style
 from mdcg.figures.base import FIGURES, Figure, OfModels, OfRuns, Row, Run, recipe_of
 from mdcg.figures.read import UNFIT, numbers
 from mdcg.files import write_whole
 from mdcg.methods import METHODS
+from mdcg.recipes.grid import Cell, cells, expand
 from mdcg.recipes.parsing import parse_seeds
 from mdcg.recipes.recipe import Recipe
 from mdcg.runs.share import Share
 from mdcg.runs.spec import RunSpec
 from mdcg.runs.store import Store
 from mdcg.scenario import parse
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,6 @@ def make(
     out: Path,
     *,
     seeds_given: bool,
-    warn: Warn,
     members: int | None = None,
     retry: bool = False,
     done: Callable[[Made], None] = lambda made: None,
@@ -63,7 +65,7 @@ def make(
             probes.setdefault(spec.name, set()).update(_probes(figures[name]))
     _writable(out)
     by_name = {spec.name: spec for own in specs.values() for spec in own}
-    _train(by_name, probes, asked, members, retry, warn)
+    _train(by_name, probes, asked, members, retry)
     for name, figure in figures.items():
         rows, where = _numbers(name, figure, specs.get(name, []), asked)
         done(_write(name, figure, rows, where, out, asked.scenario, asked.memory))
@@ -78,11 +80,9 @@ def _specs(name: str, figure: OfRuns, asked: Recipe, seeds_given: bool) -> list[
     _check(name, figure, asked)
     if not seeds_given:
         asked = asked.model_copy(update={"seeds": parse_seeds(figure.seeds)})
-    wanted = figure.wanted(asked)
-    for recipe in wanted:
-        recipe.check_names()
-    dataset = load_for(asked)
-    return list({spec.name: spec for recipe in wanted for spec in recipe.resolve(dataset)}.values())
+    wanted = [combination for recipe in figure.wanted(asked) for combination in expand(recipe.document())]
+    load = Context(asked.out, asked.data).dataset
+    return list({spec.name: spec for cell in cells(wanted, load) for spec in cell.specs}.values())
 
 
 def _check(name: str, figure: OfRuns, asked: Recipe) -> None:
@@ -104,7 +104,6 @@ def _train(
     asked: Recipe,
     members: int | None,
     retry: bool,
-    warn: Warn,
 ) -> None:
     """As sweeps, one for each set of probes; runs that can train together are looked at by the same ones."""
     groups: dict[tuple[str, bool], list[RunSpec]] = {}
@@ -117,12 +116,12 @@ def _train(
         every = sorted({probe for spec in own for probe in probes[spec.name]})
         sweeps.setdefault(tuple(every), []).extend(own)
     for watching, own in sweeps.items():
-        site = Site(asked.out, asked.data, asked.device, members, probes=watching)
-        undone = Sweep([Cell({}, own)], site, asked.scenario).run(retry)
+        context = Context(asked.out, asked.data, asked.device, members, probes=watching)
+        undone = Sweep([Cell({}, own)], context, asked.scenario).run(retry)
         for reason in dict.fromkeys(undone.failed.values()):
-            warn(f"left out of the figure, until --retry tries it again: {reason}")
+            logger.warning("left out of the figure, until --retry tries it again: %s", reason)
         for reason in dict.fromkeys(undone.left.values()):
-            warn(f"left out of the figure: {reason}")
+            logger.warning("left out of the figure: %s", reason)
 
 
 def _numbers(name: str, figure: Figure, specs: Sequence[RunSpec], asked: Recipe) -> tuple[list[Row], str]:
@@ -143,7 +142,7 @@ def _numbers(name: str, figure: Figure, specs: Sequence[RunSpec], asked: Recipe)
 def _check_names(asked: Recipe) -> None:
     """For a figure of models, which needs no method: what is named must exist all the same."""
     methods = asked.methods or METHODS.names()
-    recipe_of(asked, methods, asked.memory or [1]).check_names()
+    expand(recipe_of(asked, methods, asked.memory or [1]).document())
 
 
 def _writable(out: Path) -> None:

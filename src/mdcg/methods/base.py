@@ -21,6 +21,7 @@ Choices = Mapping[str, Mapping[int, float]]  # a hyperparameter's value by scena
 NeedsHead = Literal["any", "growing", "fixed"]
 TeacherSees = Literal["memory", "all"]
 Divergence = Literal["teacher-student", "student-teacher"]
+Preset = Literal["paper", "published"]  # the paper's settings, or those of its published code
 Passes = Literal["joint", "separate"]  # whether memory images go through the network with the current ones
 TrainsOn = Literal["task", "seen", "memory"]
 

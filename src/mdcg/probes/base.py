@@ -15,7 +15,7 @@ from mdcg.draws import Ints
 from mdcg.errors import MdcgError
 from mdcg.memory import Memory
 from mdcg.methods import Method
-from mdcg.models import HEADS, Head, Model
+from mdcg.models import Head, Model
 from mdcg.registry import Registry, first_line
 from mdcg.train.augment import Pixels
 from mdcg.train.evaluate import answers, features
@@ -170,14 +170,3 @@ PROBES: Registry[type[Probe]] = Registry("probe", "mdcg.probes")
 
 class ProbeError(MdcgError):
     """A probe failed: the runs it looked at are not to blame."""
-
-
-def made(names: Sequence[str], methods: Mapping[tuple[str, str], Method]) -> dict[str, Probe]:
-    """Probes by name; one that cannot look at some method, by its name and its head's, is refused before anything
-    trains."""
-    probes = {name: PROBES[name]() for name in dict.fromkeys(names)}
-    for name, probe in probes.items():
-        for (method, head), built in methods.items():
-            if (reason := probe.unsuited(built, HEADS[head])) is not None:
-                raise MdcgError(f"the probe {name} cannot look at {method}: {reason}; leave one of the two out.")
-    return probes

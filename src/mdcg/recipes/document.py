@@ -1,8 +1,9 @@
-"""A recipe as it is written: the content of a YAML file, and the line of everything in it."""
+"""A recipe as it is written: keys and values, and where they come from a YAML file the line of each."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,16 @@ Place = tuple[str | int, ...]  # keys and list indices, from the top
 
 
 @dataclass(frozen=True)
-class Written:
-    path: Path
-    content: dict[str, Any]
-    lines: dict[Place, int]
+class Document:
+    """The content of a recipe, not yet checked; one that was never a file has neither path nor lines."""
 
-    def wrong(self, place: Place, text: str) -> MdcgError:
-        """The error that names file and line."""
-        return MdcgError(f"{self.path}, line {self.line(place)}: {text}")
+    content: dict[str, Any]
+    path: Path | None = None
+    lines: dict[Place, int] = field(default_factory=dict)
+
+    def error(self, place: Place, text: str) -> MdcgError:
+        """The error that names file and line, where there is a file."""
+        return MdcgError(text if self.path is None else f"{self.path}, line {self.line(place)}: {text}")
 
     def line(self, place: Place) -> int:
         """Where it stands, or what it is part of."""
@@ -30,15 +33,20 @@ class Written:
         return self.lines.get(place, 1)
 
 
-def read_written(path: Path) -> Written:
-    """The keys of a YAML recipe, not yet checked. Keys are text, whatever YAML would make of them."""
-    written = Written(path, {}, {})
+def written(keys: Mapping[str, Any]) -> Document:
+    """A document of keys given in Python or on the command line; those that are None count as left out."""
+    return Document({key.replace("-", "_"): value for key, value in keys.items() if value is not None})
+
+
+def read_document(path: Path) -> Document:
+    """The keys of a YAML recipe. They are text, whatever YAML would make of them."""
+    document = Document({}, path)
     try:
         loader = yaml.SafeLoader(path.read_text("utf-8"))
         root = loader.get_single_node()
         content = None
         if isinstance(root, yaml.MappingNode) and all(key.tag == STRING for key, _ in root.value):
-            content = _plain(written, loader, root, ())
+            content = _plain(document, loader, root, ())
     except OSError as error:
         raise MdcgError(f"cannot read recipe {path}: {error.strerror}; check the path.") from error
     except UnicodeDecodeError as error:
@@ -50,20 +58,20 @@ def read_written(path: Path) -> Written:
         raise MdcgError(f"recipe {path} is not valid YAML ({reason}); correct it.") from error
     if content is None:
         raise MdcgError(f"recipe {path} must be a list of 'key: value' lines, for instance 'scenario: digits-5'.")
-    written.content.update(content)
-    return written
+    document.content.update(content)
+    return document
 
 
 STRING = "tag:yaml.org,2002:str"
 
 
-def _plain(written: Written, loader: yaml.SafeLoader, node: yaml.Node, place: Place) -> Any:
+def _plain(document: Document, loader: yaml.SafeLoader, node: yaml.Node, place: Place) -> Any:
     """A node's content; notes its lines. Of two equal keys YAML itself would silently let the last one win."""
     if isinstance(node, yaml.SequenceNode):
         items = []
         for index, item in enumerate(node.value):
-            written.lines[*place, index] = item.start_mark.line + 1
-            items.append(_plain(written, loader, item, (*place, index)))
+            document.lines[*place, index] = item.start_mark.line + 1
+            items.append(_plain(document, loader, item, (*place, index)))
         return items
     if not isinstance(node, yaml.MappingNode):
         return loader.construct_object(node)
@@ -74,9 +82,9 @@ def _plain(written: Written, loader: yaml.SafeLoader, node: yaml.Node, place: Pl
             raise ValueError(f"a key that is no word, in line {key.start_mark.line + 1}")
         name = key.value if place else key.value.replace("-", "_")
         here, line = (*place, name), key.start_mark.line + 1
-        if here in written.lines:
-            first, written.lines[here] = written.lines[here], line
-            raise written.wrong(here, f"'{key.value}' is given twice, also in line {first}; keep one.")
-        written.lines[here] = line
-        content[name] = _plain(written, loader, value, here)
+        if here in document.lines:
+            first, document.lines[here] = document.lines[here], line
+            raise document.error(here, f"'{key.value}' is given twice, also in line {first}; keep one.")
+        document.lines[here] = line
+        content[name] = _plain(document, loader, value, here)
     return content

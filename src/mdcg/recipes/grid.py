@@ -1,4 +1,4 @@
-"""A recipe with axes: every combination of their values with what stands beside them, the base.
+"""From a recipe to the settings that it means: every combination of the values on its axes.
 
 scenario: c10-5
 seeds: 0-4
@@ -7,20 +7,29 @@ axes:
   variant:                      # or a name, and for each of its values what that sets
     MD-CG: {method: md-cg}
     S-CG: {method: md-cg, head: single-gate}
+
+A list beside the axes is one more of them, so `mdcg compare --methods naive,replay --memory 50,100` is a grid as well.
+What stands beside the axes and is no list is the base, the same for all combinations.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from mdcg.data import Dataset
 from mdcg.errors import MdcgError, unknown
-from mdcg.recipes.document import Place, Written
+from mdcg.methods import METHODS
+from mdcg.recipes.document import Document, Place, written
+from mdcg.recipes.parsing import read_value
 from mdcg.recipes.recipe import Recipe, make_recipe
+from mdcg.runs.spec import RunSpec
 
 NOT_AXES = {"title", "seeds", "methods", "set", "out", "data", "device"}  # they belong to the base
+OUTERMOST = ("method", "memory")  # of lists beside the axes: what a table is read by
+MEMORY = "memory"
 
 
 @dataclass(frozen=True)
@@ -38,76 +47,222 @@ class Combination:
 
     recipe: Recipe
     labels: Mapping[str, str]  # by axis
-    written: Written
+    document: Document
     places: Mapping[str, Place]
 
     def located(self, error: MdcgError) -> MdcgError:
         """The same error with file and line, where it is about something that is written there."""
         place = self.places.get(error.about or "")
-        return self.written.wrong(place, str(error)) if place else error
+        return self.document.error(place, str(error)) if place else error
 
 
-def combinations(written: Written, given: Mapping[str, Any]) -> list[Combination]:
-    """All of them, the last axis changing fastest; `given` (from the command line) overrules the base."""
-    base = _base(written)
-    places = {key: _place_in_base(key) for key in base}
-    axes = {name: list(_values(written, name, values)) for name, values in _axes(written).items()}
-    _refuse_collisions(written, places, axes)
-    for key in [key for key, value in base.items() if isinstance(value, list) and key not in NOT_AXES]:
-        axes[key] = list(_values(written, key, base.pop(key), places.pop(key)))  # a list beside the axes is one too
+@dataclass(frozen=True)
+class Cell:
+    """The runs of one setting, which differ in nothing but the seed."""
+
+    labels: Mapping[str, str]  # its value on each axis
+    specs: Sequence[RunSpec]
+
+
+def label(cell: Cell, without: Collection[str] = ()) -> str:
+    """What tells a cell from the others of its grid: its value on every axis, numbers with what they are.
+
+    >>> label(Cell({"method": "md", "memory": "50", "set.lam": "0.1"}, []))
+    'md, memory 50, lam 0.1'
+    """
+    parts = []
+    for axis, value in cell.labels.items():
+        named = axis.startswith("set.") or (axis in RunSpec.model_fields and isinstance(read_value(value), int | float))
+        if axis not in without:
+            parts.append(f"{axis.removeprefix('set.')} {value}" if named else value)
+    return ", ".join(parts) or cell.specs[0].method
+
+
+def merged(document: Document, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The base with what is given besides, settings as `set.NAME` and several methods as `method`."""
+    return {**_base(document), **_given(given)}
+
+
+def expand(document: Document, given: Mapping[str, Any] | None = None) -> list[Combination]:
+    """All combinations, the last axis changing fastest; what is `given` besides overrules the base."""
+    base, extra = _base(document), _given(given or {})
+    axes = {name: list(_values(document, name, values)) for name, values in _axes(document).items()}
+    _refuse_collisions(document, {key: _place_in_base(key) for key in base}, axes)
     for name, values in axes.items():
-        for key in set(given) & {key for value in values for key in value.sets}:
-            raise MdcgError(f"'{key}' is an axis of {written.path}; choose among its values with --only {name}=….")
+        for key in set(extra) & {key for value in values for key in value.sets}:
+            raise MdcgError(f"'{key}' is an axis of {document.path}; choose among its values with --only {name}=….")
+    places = {key: _place_in_base(key) for key in base if key not in extra}
+    base |= extra
+    lists = [key for key, value in base.items() if isinstance(value, list) and key not in NOT_AXES]
+    for key in sorted(lists, key=lambda key: OUTERMOST.index(key) if key in OUTERMOST else len(OUTERMOST)):
+        source = Document(base) if key in extra else document
+        axes[key] = list(_values(source, key, base.pop(key), places.pop(key, (key,))))
     found = []
     for chosen in itertools.product(*axes.values()):
         keys, where = dict(base), dict(places)
         for value in chosen:
             keys |= value.sets
-            where |= value.places
-        keys |= given
-        where = {key: place for key, place in where.items() if key not in given}
+            where |= {key: place for key, place in value.places.items() if key not in extra}
         labels = {axis: value.label for axis, value in zip(axes, chosen, strict=True)}
-        found.append(_combined(written, keys, where, labels))
+        found.append(_Keys(keys, where, labels))
+    _check_settings(document, found)
+    return [one.combined(document) for one in found]
+
+
+def cells(combinations: Sequence[Combination], load: Callable[[Recipe], Dataset]) -> list[Cell]:
+    """The runs of every combination; one that others mean as well (Naive has no memory) is the first one's."""
+    found, seen = [], set()
+    for combination in combinations:
+        recipe = combination.recipe
+        try:
+            specs = recipe.resolve(load(recipe))
+        except MdcgError as error:
+            raise combination.located(error) from error
+        new = [spec for spec in specs if spec.name not in seen]
+        seen |= {spec.name for spec in new}
+        if new:
+            settings = new[0].settings()
+            apply = {
+                axis: label
+                for axis, label in combination.labels.items()
+                if (axis in settings or not axis.startswith("set."))
+                and (axis != MEMORY or METHODS[new[0].method].uses_memory)
+            }
+            found.append(Cell(apply, new))
     return found
 
 
-def _base(written: Written) -> dict[str, Any]:
+def choose(
+    combinations: Sequence[Combination], load: Callable[[Recipe], Dataset], wanted: Mapping[str, Sequence[str]]
+) -> list[Cell]:
+    """The runs that have one of the values wanted, of each axis or setting named."""
+    # By label first: datasets of what is not wanted need not be there.
+    likely = [one for one in combinations if _may_be(one, wanted)]
+    return _only(cells(likely or combinations, load), wanted)
+
+
+def _may_be(one: Combination, wanted: Mapping[str, Sequence[str]]) -> bool:
+    return all(one.labels[key] in values for key, values in wanted.items() if key in one.labels)
+
+
+def _only(found: Sequence[Cell], wanted: Mapping[str, Sequence[str]]) -> list[Cell]:
+    for key, values in wanted.items():
+        named = {value for cell in found for spec in cell.specs for value in _known(cell, spec, key)}
+        if not named and key != MEMORY:
+            names = {name for cell in found for spec in cell.specs for name in spec.settings()}
+            raise unknown("axis or setting", key, names | {axis for cell in found for axis in cell.labels})
+        for value in values:
+            if named and value not in named:
+                raise unknown(f"value of {key} in this recipe", value, named)
+    kept = []
+    for cell in found:
+        specs = [
+            spec
+            for spec in cell.specs
+            # A method without a memory is the same whatever its size: no size leaves it out.
+            if all(
+                set(values) & _known(cell, spec, key) or (key == MEMORY and not spec.memory)
+                for key, values in wanted.items()
+            )
+        ]
+        if specs:
+            kept.append(replace(cell, specs=specs))
+    if not kept:
+        raise MdcgError("no run has all of these values; give fewer of them with --only.")
+    return kept
+
+
+def _known(cell: Cell, spec: RunSpec, key: str) -> set[str]:
+    """What a run has under a name: its label on that axis, and its own setting."""
+    settings = spec.settings()
+    if key == MEMORY and not spec.memory:
+        return set()
+    own = {str(settings[key])} if key in settings else set()
+    return own | ({cell.labels[key]} if key in cell.labels else set())
+
+
+def _base(document: Document) -> dict[str, Any]:
     """What stands beside the axes, settings as `set.NAME`, several methods as `method`."""
-    base = {key: value for key, value in written.content.items() if key != "axes"}
+    base = {key: value for key, value in document.content.items() if key != "axes"}
     for key in base:
         if key.startswith("set."):
-            raise written.wrong((key,), f"'{key}' belongs under set, as set: {{{key.removeprefix('set.')}: …}}.")
+            raise document.error((key,), f"'{key}' belongs under set, as set: {{{key.removeprefix('set.')}: …}}.")
     settings = base.pop("set", None)
-    if settings is not None and not isinstance(settings, dict):
-        raise written.wrong(("set",), "'set' must be 'name: value' lines, for instance set: {lam: 0.5}.")
+    if settings is not None and not isinstance(settings, Mapping):
+        raise document.error(("set",), "'set' must be 'name: value' lines, for instance set: {lam: 0.5}.")
     if "methods" in base:
         if "method" in base:
-            raise written.wrong(("methods",), f"'method' is given too, in line {written.line(('method',))}; keep one.")
-        several = base["methods"]
-        written.lines["method",] = written.line(("methods",))
-        methods = several.split(",") if isinstance(several, str) else several
-        base = {"method" if key == "methods" else key: value for key, value in base.items()} | {"method": methods}
+            where = f", in line {document.line(('method',))}" if document.path else ""
+            raise document.error(("methods",), f"'method' is given too{where}; keep one.")
+        document.lines["method",] = document.line(("methods",))
+        base = {"method" if key == "methods" else key: value for key, value in base.items()}
+    for key in ("method", MEMORY):
+        if isinstance(base.get(key), str) and "," in base[key]:
+            base[key] = [read_value(part.strip()) for part in base[key].split(",")]
+        elif isinstance(base.get(key), tuple | range):
+            base[key] = list(base[key])
     return {**base, **{f"set.{name}": value for name, value in (settings or {}).items()}}
 
 
-def _combined(
-    written: Written, keys: Mapping[str, Any], places: Mapping[str, Place], labels: Mapping[str, str]
-) -> Combination:
-    settings = {key.removeprefix("set."): value for key, value in keys.items() if key.startswith("set.")}
-    plain = {key: value for key, value in keys.items() if not key.startswith("set.")}
-    try:
-        recipe = make_recipe(**plain, set=settings)
-        _refuse_several(recipe)
-        recipe.check_names()
-    except MdcgError as error:
-        about = error.about or ""
-        place = places.get(about) or next((places[key] for key in places if key.startswith(f"{about}.")), None)
-        if place and about:
-            raise written.wrong(place, str(error)) from error
-        if about in keys:  # it was given on the command line
-            raise
-        raise MdcgError(f"{written.path}: {error}") from error
-    return Combination(recipe, labels, written, places)
+def _given(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a command line or of Python: a list counts each value once, and one of a single value is no axis."""
+    found = {}
+    for key, value in _base(written(keys)).items():
+        once = list(dict.fromkeys(value)) if isinstance(value, list) and key not in NOT_AXES else value
+        found[key] = once[0] if isinstance(once, list) and key not in NOT_AXES and len(once) == 1 else once
+    return found
+
+
+def _check_settings(document: Document, found: Sequence[_Keys]) -> None:
+    """Refuse a setting that no method has for which it is written; to those without it, it means nothing."""
+    methods: dict[tuple[str, Place], dict[str, list[str]]] = {}  # by setting and place: methods, and what each has
+    for one in found:
+        try:
+            recipe = make_recipe(**one.plain())
+            known = {recipe.named_method(): recipe.settings()}
+        except MdcgError:  # it is said when the combination is made
+            return
+        for name in one.settings():
+            methods.setdefault((name, one.places.get(f"set.{name}", ())), {}).update(known)
+    for (name, place), known in methods.items():
+        if not any(name in own for own in known.values()):
+            every = sorted({setting for own in known.values() for setting in own})
+            error = unknown(f"setting of {', '.join(known)}", name, every, about=f"set.{name}")
+            raise document.error(place, str(error)) if place else error
+
+
+@dataclass(frozen=True)
+class _Keys:
+    """What one combination says, not yet a recipe."""
+
+    keys: Mapping[str, Any]
+    places: Mapping[str, Place]
+    labels: Mapping[str, str]
+
+    def plain(self) -> dict[str, Any]:
+        return {key: value for key, value in self.keys.items() if not key.startswith("set.")}
+
+    def settings(self) -> dict[str, Any]:
+        return {key.removeprefix("set."): value for key, value in self.keys.items() if key.startswith("set.")}
+
+    def combined(self, document: Document) -> Combination:
+        """The recipe, with the settings that its method has."""
+        try:
+            known = make_recipe(**self.plain()).settings()
+            own = {name: value for name, value in self.settings().items() if name in known}
+            recipe = make_recipe(**self.plain(), set=own)
+            _refuse_several(recipe)
+            recipe.check_names()
+        except MdcgError as error:
+            about = error.about or ""
+            within = (place for key, place in self.places.items() if key.startswith(f"{about}."))
+            place = self.places.get(about) or next(within, None)
+            if place and about:
+                raise document.error(place, str(error)) from error
+            if about in self.keys or document.path is None:  # it was given on the command line
+                raise
+            raise MdcgError(f"{document.path}: {error}") from error
+        return Combination(recipe, self.labels, document, self.places)
 
 
 def _refuse_several(recipe: Recipe) -> None:
@@ -121,52 +276,52 @@ def _place_in_base(key: str) -> Place:
     return ("set", key.removeprefix("set.")) if key.startswith("set.") else (key,)
 
 
-def _axes(written: Written) -> dict[str, Any]:
-    axes = written.content.get("axes")
+def _axes(document: Document) -> dict[str, Any]:
+    axes = document.content.get("axes")
     if axes is None:
         return {}
     if not isinstance(axes, dict):
-        raise written.wrong(("axes",), "'axes' must be 'name: [values]' lines, for instance memory: [200, 500].")
+        raise document.error(("axes",), "'axes' must be 'name: [values]' lines, for instance memory: [200, 500].")
     return axes
 
 
-def _values(written: Written, name: str, values: Any, base: Place | None = None) -> Iterator[Value]:
+def _values(document: Document, name: str, values: Any, base: Place | None = None) -> Iterator[Value]:
     """Of one axis, named by its key or, where its values set several keys, by any other word."""
     place: Place = base or ("axes", name)
     key = name.replace("-", "_")
     if key in NOT_AXES:
         hint = "one axis for each, as set.lam: [0.1, 1]" if key == "set" else f"write '{name}' beside 'axes'"
-        raise written.wrong(place, f"'{name}' cannot be an axis; {hint}.")
+        raise document.error(place, f"'{name}' cannot be an axis; {hint}.")
     if not values and not isinstance(values, int | float):
-        raise written.wrong(place, f"'{name}' is empty; give at least one value, or remove it.")
+        raise document.error(place, f"'{name}' is empty; give at least one value, or remove it.")
     if isinstance(values, dict):
-        yield from _variants(written, name, values)
+        yield from _variants(document, name, values)
         return
     if key not in Recipe.model_fields and not key.startswith("set."):
         keys = [*(set(Recipe.model_fields) - NOT_AXES), "set.NAME"]
-        raise written.wrong(place, str(unknown("axis", name, keys)))
+        raise document.error(place, str(unknown("axis", name, keys)))
     if not isinstance(values, list):
-        raise written.wrong(place, f"axis '{name}' must be a list of values, for instance [{values}].")
+        raise document.error(place, f"axis '{name}' must be a list of values, for instance [{values}].")
     for index, value in enumerate(values):
         if isinstance(value, list | dict) or value is None:
-            raise written.wrong((*place, index), f"a value of '{name}' must be a number or a word, not {value!r}.")
+            raise document.error((*place, index), f"a value of '{name}' must be a number or a word, not {value!r}.")
         if value in values[:index]:
-            raise written.wrong((*place, index), f"'{name}' has the value {value} twice; keep one.")
+            raise document.error((*place, index), f"'{name}' has the value {value} twice; keep one.")
         yield Value(
             str(value).strip(), {key: value.strip() if isinstance(value, str) else value}, {key: (*place, index)}
         )
 
 
-def _variants(written: Written, name: str, values: Mapping[Any, Any]) -> Iterator[Value]:
+def _variants(document: Document, name: str, values: Mapping[Any, Any]) -> Iterator[Value]:
     if name.replace("-", "_") in Recipe.model_fields:
-        raise written.wrong(
+        raise document.error(
             ("axes", name),
             f"axis '{name}' must be a list of values; an axis that sets several keys needs another name.",
         )
     for label, sets in values.items():
         here: Place = ("axes", name, label)
         if not isinstance(sets, dict) or not sets:
-            raise written.wrong(here, f"'{label}' must say what it sets, for instance {{method: md-cg}}.")
+            raise document.error(here, f"'{label}' must say what it sets, for instance {{method: md-cg}}.")
         flat: dict[str, Any] = {}
         places: dict[str, Place] = {}
         for key, value in sets.items():
@@ -176,22 +331,22 @@ def _variants(written: Written, name: str, values: Mapping[Any, Any]) -> Iterato
                 places |= {f"set.{setting}": (*here, key, setting) for setting in value or {}}
                 continue
             if plain in flat:
-                raise written.wrong((*here, key), f"'{key}' is given twice for '{label}'; keep one.")
+                raise document.error((*here, key), f"'{key}' is given twice for '{label}'; keep one.")
             if plain not in Recipe.model_fields or plain in NOT_AXES:
                 known = set(Recipe.model_fields) - NOT_AXES | {"set"}
-                raise written.wrong((*here, key), str(unknown("key", str(key), known)))
+                raise document.error((*here, key), str(unknown("key", str(key), known)))
             flat[plain], places[plain] = value, (*here, key)
         yield Value(str(label), flat, places)
 
 
-def _refuse_collisions(written: Written, base: Mapping[str, Place], axes: Mapping[str, list[Value]]) -> None:
+def _refuse_collisions(document: Document, base: Mapping[str, Place], axes: Mapping[str, list[Value]]) -> None:
     """Where two would set one key, which of them counts would be anybody's guess."""
     owner: dict[str, Place] = dict(base)
     for name, values in axes.items():
         mine = {key: place for value in values for key, place in value.places.items()}
         for key, place in mine.items():
             if key in owner:
-                raise written.wrong(
-                    place, f"axis '{name}' sets '{key}', which line {written.line(owner[key])} sets too; keep one."
+                raise document.error(
+                    place, f"axis '{name}' sets '{key}', which line {document.line(owner[key])} sets too; keep one."
                 )
         owner |= mine

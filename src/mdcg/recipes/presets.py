@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from mdcg.data import Dataset
 from mdcg.data.load import CIFAR10_MEAN, CIFAR10_STD
-from mdcg.methods.base import Method, Passes, Value
+from mdcg.methods.base import Method, Passes, Preset, Value
 from mdcg.scenario import parse
 
-Preset = Literal["paper", "published"]
 HEADS = {"cascaded-gates": "cascaded-gates-with-own", "single-gate": "scalar-gates"}
 BACKBONES = {"resnet18": "resnet18-1000"}  # in place of the protocol's
 OTHER_PIXELS = "tinyimagenet"  # prepared as CIFAR-10's images, without a crop

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,12 +11,12 @@ from mdcg.data import Dataset
 from mdcg.data.load import FOLDER
 from mdcg.errors import MdcgError, unknown
 from mdcg.methods import METHODS
-from mdcg.methods.base import Passes, Value
+from mdcg.methods.base import Passes, Preset
 from mdcg.models import HEADS
 from mdcg.models.backbones import backbone_names
 from mdcg.recipes import presets
+from mdcg.recipes.document import Document, written
 from mdcg.recipes.parsing import number, parse_seeds, read_value
-from mdcg.recipes.presets import Preset
 from mdcg.recipes.protocol import protocol
 from mdcg.runs.spec import RunSpec, format_of
 from mdcg.scenario import canonical, parse, task_sizes
@@ -27,7 +26,8 @@ from mdcg.train.precision import PRECISIONS
 class Recipe(BaseModel):
     """What a person asks for; whatever is left out follows the paper's protocol.
 
-    Of memory sizes and of settings there may be several: every combination is then a run, once per seed.
+    Of methods, memory sizes and settings there may be several: `grid.expand` makes one recipe of each combination, and
+    what `resolve` takes is such a recipe of one setting.
 
     >>> Recipe(scenario="digits-5", method="replay", memory="100,200", seeds="0-2").memory
     [100, 200]
@@ -133,78 +133,57 @@ class Recipe(BaseModel):
             raise ValueError(str(unknown("precision", value, PRECISIONS)))
         return value
 
-    def asked_methods(self) -> list[str]:
-        names = list(dict.fromkeys(self.methods or ([self.method] if self.method else [])))
+    def document(self) -> Document:
+        """What it asks for, to be expanded; keys that were left out still are."""
+        return written({key: value for key, value in self.model_dump(exclude_unset=True).items() if value != []})
+
+    def named_method(self) -> str:
+        """The method of a recipe that means one setting."""
+        names = list(dict.fromkeys([*self.methods, *([self.method] if self.method else [])]))
         if not names:
             raise MdcgError(
                 "no method was named; give --method md-cg (for 'compare': --methods naive,md-cg), "
                 "see 'mdcg list methods'."
             )
-        return names
+        if len(names) > 1:
+            raise MdcgError(f"one method is asked for here, not {', '.join(names)}; name one.", about="method")
+        return names[0]
+
+    def settings(self) -> list[str]:
+        """Names of the settings that its method and head have."""
+        name = self.named_method()
+        return [*METHODS[name].model_fields, *HEADS[self._head(name)].settings]
 
     def resolve(self, dataset: Dataset) -> list[RunSpec]:
-        """Every run asked for, method by method, setting by setting, seed by seed."""
+        """The runs of a recipe that means one setting: one for each seed."""
         self.check_names()
-        specs = [
-            self._resolve_one(name, memory, settings, seed, dataset)
-            for name in self.asked_methods()
-            for memory in (self.memory if METHODS[name].uses_memory else [0])
-            for settings in self._combinations(name)
-            for seed in self.seeds
-        ]
-        return list({spec.name: spec for spec in specs}.values())  # 1 and 1.0 are one setting
-
-    def label(self, spec: RunSpec) -> str:
-        """What tells a run's setting from the others asked for: its method, and whatever was given as a list.
-
-        >>> asked = Recipe(scenario="digits-5", methods=["naive", "replay"], memory=[50, 100])
-        >>> from mdcg.data import load
-        >>> list(dict.fromkeys(asked.label(spec) for spec in asked.resolve(load("digits"))))
-        ['naive', 'replay, memory 50', 'replay, memory 100']
-        """
-        parts = [spec.method] if len(self.asked_methods()) > 1 else []
-        if len(self.memory) > 1 and METHODS[spec.method].uses_memory:
-            parts.append(f"memory {spec.memory}")
-        chosen = {**spec.hyperparameters, **spec.head_settings}
-        parts += [
-            f"{key} {chosen[key]}" for key, value in self.set.items() if isinstance(value, list) and key in chosen
-        ]
-        return ", ".join(parts) or spec.method
-
-    def _combinations(self, name: str) -> list[dict[str, Value]]:
-        """One value for each setting that the method or its head has, in every combination."""
-        known = self._settings_of(name)
-        axes = [
-            [(key, one) for one in (value if isinstance(value, list) else [value])]
-            for key, value in self.set.items()
-            if key in known
-        ]
-        return list(map(dict, itertools.product(*axes)))
+        first = self._resolved(dataset)
+        return [first.model_copy(update={"seed": seed}) for seed in self.seeds]
 
     def check_names(self) -> None:
         """All that can be said to be wrong before the dataset is loaded."""
-        names = self.asked_methods()
-        if self.head:
-            HEADS[self.head]  # or say which there are
+        name = self.named_method()
+        kind, head = METHODS[name], self._head(name)
         for key in self.set:
-            if not any(key in self._settings_of(name) for name in names):
-                known = sorted({setting for name in names for setting in self._settings_of(name)})
-                raise unknown(f"setting of {', '.join(names)}", key, known, about=f"set.{key}")
-        for name in names:
-            if METHODS[name].uses_memory and not self.memory:
-                raise MdcgError(
-                    f"{name} needs a memory; give its size in images, for instance --memory 500.", about="method"
-                )
-            needs, head = METHODS[name].needs_head, self._head(name)
-            if needs == ("fixed" if HEADS[head].grows else "growing"):
-                which = {"growing": "that grows with the classes", "fixed": "that has all classes from the start"}
-                advice = "leave --head out" if self.head else "give one with --head"
-                raise MdcgError(f"{name} needs a head {which[needs]}, and '{head}' is none; {advice}.", about="head")
+            if key not in self.settings():
+                raise unknown(f"setting of {name}", key, self.settings(), about=f"set.{key}")
+        if kind.uses_memory and not self.memory:
+            raise MdcgError(
+                f"{name} needs a memory; give its size in images, for instance --memory 500.", about="method"
+            )
+        if kind.needs_head == ("fixed" if HEADS[head].grows else "growing"):
+            which = {"growing": "that grows with the classes", "fixed": "that has all classes from the start"}
+            advice = "leave --head out" if self.head else "give one with --head"
+            raise MdcgError(
+                f"{name} needs a head {which[kind.needs_head]}, and '{head}' is none; {advice}.", about="head"
+            )
         if self.backbone and self.backbone not in backbone_names():
             raise unknown("backbone", self.backbone, backbone_names(), about="backbone")
 
-    def _resolve_one(self, name: str, memory: int, chosen: dict[str, Value], seed: int, dataset: Dataset) -> RunSpec:
+    def _resolved(self, dataset: Dataset) -> RunSpec:
+        name, chosen = self.named_method(), self.set
         kind = METHODS[name]
+        memory = self.memory[0] if kind.uses_memory else 0
         try:
             task_sizes(dataset.classes, parse(self.scenario)[1])
         except MdcgError as error:
@@ -256,15 +235,12 @@ class Recipe(BaseModel):
             evaluate_every=self.evaluate_every,
             augmentation=augmentation if dataset.name == presets.OTHER_PIXELS else "paper",
             passes=self.passes or preset.passes if kind.replays() else "joint",
-            seed=seed,
+            seed=self.seeds[0],
         )
 
     def _head(self, name: str) -> str:
         head = self.head or METHODS[name].head
         return presets.HEADS.get(head, head) if self.preset == "published" else head
-
-    def _settings_of(self, name: str) -> list[str]:
-        return [*METHODS[name].model_fields, *HEADS[self._head(name)].settings]
 
 
 def make_recipe(**keys: Any) -> Recipe:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from mdcg import paper
 from mdcg.errors import MdcgError
-from mdcg.recipes.presets import Preset
+from mdcg.methods.base import Preset
 from mdcg.recipes.recipe import explain
 
 NOTES = "notes.yaml"

@@ -12,7 +12,7 @@ from mdcg import paper
 from mdcg.errors import MdcgError
 from mdcg.files import write_whole
 from mdcg.methods import METHODS
-from mdcg.recipes.presets import Preset
+from mdcg.methods.base import Preset
 from mdcg.report.notes import Noted, listed, read_notes
 from mdcg.report.terminal import spread
 from mdcg.results.read import Run

@@ -12,19 +12,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mdcg.execute.display import duration
-from mdcg.execute.sweep import Cell, Job, Planned, Undone
+from mdcg.execute.plan import Job, Plan, Undone
+from mdcg.execute.progress import duration
 from mdcg.methods import METHODS
 from mdcg.metrics import mean_std
+from mdcg.recipes.grid import MEMORY, Cell, label
 from mdcg.report.terminal import spread
 from mdcg.results.settings import paper_cell
 from mdcg.runs.record import Record
-from mdcg.runs.spec import RunSpec
-
-MEMORY = "memory"
 
 
-def plan_table(planned: Planned) -> Table:
+def plan_table(planned: Plan) -> Table:
     """One line for each kind of group that would train: method, head and scenario."""
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("groups", justify="right")
@@ -77,7 +75,7 @@ def _sweep_table(cells: Sequence[Cell], records: Mapping[str, Record], title: st
     sizes = sorted({spec.memory for cell in cells for spec in cell.specs})
     rows: dict[str, dict[int, list[Record]]] = {}
     for cell in cells:
-        own = rows.setdefault(row_label(cell), {})
+        own = rows.setdefault(label(cell, without={MEMORY}), {})
         for spec in cell.specs:
             if spec.name in records:
                 own.setdefault(spec.memory, []).append(records[spec.name])
@@ -85,27 +83,9 @@ def _sweep_table(cells: Sequence[Cell], records: Mapping[str, Record], title: st
     table.add_column("")
     for size in sizes:
         table.add_column(f"memory {size}" if size else "no memory", justify="right", no_wrap=True)
-    for label, row in rows.items():
-        table.add_row(Text(label), *[_entry(row.get(size), _rivals(rows, row, size), with_bwt) for size in sizes])
+    for name, row in rows.items():
+        table.add_row(Text(name), *[_entry(row.get(size), _rivals(rows, row, size), with_bwt) for size in sizes])
     return table
-
-
-def row_label(cell: Cell) -> str:
-    """Its values on all axes but the memory's; numbers say of what."""
-    parts = []
-    for axis, value in cell.labels.items():
-        number = axis in RunSpec.model_fields and _is_number(value)
-        if axis != MEMORY:
-            parts.append(f"{axis.removeprefix('set.')} {value}" if number or axis.startswith("set.") else value)
-    return ", ".join(parts) or cell.specs[0].method
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _rivals(rows: Mapping[str, Mapping[int, list[Record]]], row: Mapping[int, list[Record]], size: int) -> list[float]:
@@ -160,7 +140,7 @@ def sweep_json(cells: Sequence[Cell], records: Mapping[str, Record], undone: Und
     return {"settings": settings, "failed": dict(undone.failed), "left": dict(undone.left)}
 
 
-def plan_json(planned: Planned) -> dict[str, Any]:
+def plan_json(planned: Plan) -> dict[str, Any]:
     groups = [{"runs": [spec.name for spec in job.specs], "seconds": job.seconds} for job in planned.jobs]
     finished = [spec.name for spec in planned.finished]
     return {"groups": groups, "measured": planned.measured, "finished": finished, "failed": planned.failed}

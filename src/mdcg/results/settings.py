@@ -14,10 +14,10 @@ import numpy as np
 
 from mdcg import metrics, paper
 from mdcg.methods import METHODS
+from mdcg.methods.base import Preset
 from mdcg.metrics import Matrix
 from mdcg.models import HEADS
 from mdcg.recipes import presets
-from mdcg.recipes.presets import Preset
 from mdcg.recipes.protocol import PAPER
 from mdcg.results.read import Run
 from mdcg.runs.spec import RunSpec, format_of

@@ -10,8 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 from mdcg.methods import METHODS, Method
-from mdcg.methods.base import Passes, Value, shared_settings
-from mdcg.recipes.presets import Preset
+from mdcg.methods.base import Passes, Preset, Value, shared_settings
 from mdcg.scenario import parse
 from mdcg.train.group import Member, Training
 

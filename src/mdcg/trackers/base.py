@@ -12,7 +12,7 @@ Setting = bool | int | float | str | None
 
 
 @dataclass(frozen=True)
-class Run:
+class TrackedRun:
     """A run that begins, or goes on after `done` epochs."""
 
     name: str
@@ -49,16 +49,16 @@ class Tracker:
     tracker raises is said once, and it is not told of anything more.
     """
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: TrackedRun) -> None:
         """A run begins or goes on."""
 
-    def epoch(self, run: Run, epoch: Epoch) -> None:
+    def epoch(self, run: TrackedRun, epoch: Epoch) -> None:
         """One of its epochs is over."""
 
-    def end(self, run: Run, outcome: Outcome) -> None:
+    def end(self, run: TrackedRun, outcome: Outcome) -> None:
         """It is finished, and stored."""
 
-    def leave(self, run: Run) -> None:
+    def leave(self, run: TrackedRun) -> None:
         """Nothing more comes for now, whether it is finished or was stopped: close files."""
 
 

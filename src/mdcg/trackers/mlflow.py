@@ -10,7 +10,7 @@ from typing import Any
 
 from mdcg.errors import MdcgError
 from mdcg.extras import extra
-from mdcg.trackers.base import TRACKERS, Epoch, Outcome, Run, Tracker
+from mdcg.trackers.base import TRACKERS, Epoch, Outcome, TrackedRun, Tracker
 
 EXPERIMENT = "mdcg"  # unless MLFLOW_EXPERIMENT_NAME says otherwise
 NAME, FOLDER = "mdcg.run", "mdcg.folder"  # tags
@@ -38,7 +38,7 @@ class MLflow(Tracker):
         self._ids: dict[str, str] = {}  # of runs that go on
         self._last: dict[str, int] = {}  # the last epoch that MLflow has
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: TrackedRun) -> None:
         if self._client is None:
             self._client = self._mlflow.MlflowClient()
         experiment = self._experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT)
@@ -60,14 +60,14 @@ class MLflow(Tracker):
             self._client.log_batch(key, params=settings)
         self._ids[run.name] = key
 
-    def epoch(self, run: Run, epoch: Epoch) -> None:
+    def epoch(self, run: TrackedRun, epoch: Epoch) -> None:
         if epoch.number <= self._last[run.name]:
             return  # the run went on from before it, and comes to the same again
         values = {"loss": epoch.loss, "accuracy/train": epoch.train_accuracy}
         values |= {f"accuracy/task_{task}": value for task, value in enumerate(epoch.accuracy, 1)}
         self._log(run, values, epoch.number)
 
-    def end(self, run: Run, outcome: Outcome) -> None:
+    def end(self, run: TrackedRun, outcome: Outcome) -> None:
         key = self._ids[run.name]
         self._log(run, {name: value for name, value in outcome.metrics.items() if value is not None}, run.epochs)
         self._client.set_terminated(key)
@@ -76,11 +76,11 @@ class MLflow(Tracker):
             key, {"R": [list(row) for row in outcome.R]}, "R.json"
         )  # last: some servers take no files
 
-    def leave(self, run: Run) -> None:
+    def leave(self, run: TrackedRun) -> None:
         if run.name in self._ids:
             self._client.set_terminated(self._ids.pop(run.name), "KILLED")
 
-    def _log(self, run: Run, values: Mapping[str, float], step: int) -> None:
+    def _log(self, run: TrackedRun, values: Mapping[str, float], step: int) -> None:
         now = time.time_ns() // 10**6
         metrics = [self._entities.Metric(name, value, now, step) for name, value in values.items()]
         self._client.log_batch(self._ids[run.name], metrics=metrics)

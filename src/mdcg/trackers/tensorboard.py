@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from mdcg.extras import extra
-from mdcg.trackers.base import TRACKERS, Epoch, Outcome, Run, Tracker
+from mdcg.trackers.base import TRACKERS, Epoch, Outcome, TrackedRun, Tracker
 
 FOLDER = "tensorboard"
 PREFIX = "events.out.tfevents."
@@ -25,7 +25,7 @@ class TensorBoard(Tracker):
         self._checksum = extra("tensorboardX.record_writer", "tensorboard", "the tracker tensorboard").masked_crc32c
         self._files: dict[str, BinaryIO] = {}
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: TrackedRun) -> None:
         """A new file; where others are there, its first step says from where on they no longer count."""
         folder = run.folder / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
@@ -44,25 +44,25 @@ class TensorBoard(Tracker):
             self._write(run, 0, summary=self._summary.text("settings", "\n".join(lines)))
         self._files[run.name].flush()
 
-    def epoch(self, run: Run, epoch: Epoch) -> None:
+    def epoch(self, run: TrackedRun, epoch: Epoch) -> None:
         values = {"loss": epoch.loss, "accuracy/train": epoch.train_accuracy}
         values |= {f"accuracy/task_{task}": value for task, value in enumerate(epoch.accuracy, 1)}
         self._scalars(run, epoch.number, values)
 
-    def end(self, run: Run, outcome: Outcome) -> None:
+    def end(self, run: TrackedRun, outcome: Outcome) -> None:
         known = {f"final/{name}": value for name, value in outcome.metrics.items() if value is not None}
         self._scalars(run, run.epochs + 1, known)  # a step of its own, so that it is replaced when it is told again
 
-    def leave(self, run: Run) -> None:
+    def leave(self, run: TrackedRun) -> None:
         if run.name in self._files:
             self._files.pop(run.name).close()
 
-    def _scalars(self, run: Run, step: int, values: dict[str, float]) -> None:
+    def _scalars(self, run: TrackedRun, step: int, values: dict[str, float]) -> None:
         for tag, value in values.items():
             self._write(run, step, summary=self._summary.scalar(tag, value))
         self._files[run.name].flush()  # to be seen while the run goes on
 
-    def _write(self, run: Run, step: int, **content: Any) -> None:
+    def _write(self, run: TrackedRun, step: int, **content: Any) -> None:
         """As a TFRecord: length and data, each with its checksum.
 
         Written here and now: the writers of tensorboardX do so in a thread, where an error would go unnoticed.

@@ -7,8 +7,8 @@ before it is used.
 from __future__ import annotations
 
 import hashlib
+import logging
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from torch import Tensor
@@ -17,6 +17,8 @@ from mdcg.errors import MdcgError
 from mdcg.files import remove_partial, write_whole
 from mdcg.tensors import pack, unpack
 from mdcg.train.state import Row
+
+logger = logging.getLogger(__name__)
 
 VERSION = 4
 KEPT = 2
@@ -27,8 +29,8 @@ DONE = ".done"  # suffix of a folder that is being removed
 class Checkpoints:
     """The checkpoints of one group, in a folder of their own."""
 
-    def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
-        self.folder, self.warn = folder, warn
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     def save(self, tensors: dict[str, Tensor], values: Row) -> None:
         content = pack(tensors, {"version": VERSION, **values})
@@ -59,7 +61,7 @@ class Checkpoints:
         """Say so and remove it: left behind, it would pass for newer than what is written next."""
         file.unlink(missing_ok=True)
         then = "going back to the one before it" if self._files() else "starting from the beginning"
-        self.warn(f"checkpoint {file} cannot be used ({reason}); {then}.")
+        logger.warning("checkpoint %s cannot be used (%s); %s.", file, reason, then)
 
     def discard(self) -> None:
         """The run is finished, or is to start anew."""

@@ -16,17 +16,17 @@ SHORTAGE = "out of memory|allocate memory|enough memory|ALLOC_FAILED|32BitIndex"
 GPU = "CUDA|cuDNN|CUBLAS"
 
 
-class Shortage(Exception):
+class OutOfMemory(Exception):
     """The memory was too small."""
 
 
 @contextlib.contextmanager
-def troubles_explained() -> Iterator[None]:
+def device_errors_explained() -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if is_shortage(error):
-            raise Shortage from error
+        if is_out_of_memory(error):
+            raise OutOfMemory from error
         reason = (str(error).splitlines() or [""])[0].rstrip(".")
         if re.search("captur", str(error)):
             raise MdcgError(
@@ -41,16 +41,16 @@ def troubles_explained() -> Iterator[None]:
         raise
 
 
-def of_the_machine(error: Exception) -> bool:
+def is_device_error(error: Exception) -> bool:
     """Whether memory or the GPU is to blame, not what was computed."""
     return isinstance(error, MemoryError | RuntimeError) and (
-        is_shortage(error) or re.search(GPU, str(error)) is not None
+        is_out_of_memory(error) or re.search(GPU, str(error)) is not None
     )
 
 
-def is_shortage(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     """PyTorch has several errors for one trouble: its own, Python's, and plain ones of the CPU and of cuDNN."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or re.search(SHORTAGE, str(error)):
         return True
     # A capture that ran out of memory ends with an error of its own.
-    return isinstance(error.__context__, Exception) and is_shortage(error.__context__)
+    return isinstance(error.__context__, Exception) and is_out_of_memory(error.__context__)

@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from mdcg.api import load_for
+from mdcg.execute.context import Context
 from mdcg.models import HEADS, Head, build_backbone
 from mdcg.recipes.protocol import DIGITS, PAPER, protocol
 from mdcg.recipes.recipe import Recipe
@@ -29,7 +29,7 @@ def given(asked: Recipe) -> tuple[Shape, str]:
     if name in SHAPES:
         shape, usual = SHAPES[name], DIGITS if name == "digits" else PAPER[name]
     else:
-        dataset = load_for(asked)
+        dataset = Context(asked.out, asked.data).dataset(asked)
         shape, usual = dataset.shape, protocol(asked.scenario, dataset)
     return shape, asked.backbone or usual.backbone
 

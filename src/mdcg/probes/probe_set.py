@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from mdcg.probes.base import Probe, ProbeError, Sight
-from mdcg.train.device_errors import of_the_machine
+from mdcg.errors import MdcgError
+from mdcg.methods import Method
+from mdcg.models import HEADS
+from mdcg.probes.base import PROBES, Probe, ProbeError, Sight
+from mdcg.train.device_errors import is_device_error
 from mdcg.train.loop import Trainer
 from mdcg.train.state import Row, State
 
 RESERVED = ("probe", "task", "epoch", "step")  # what every row has
 
 
-class Watch:
-    """Probes by name, as the loop knows them."""
+class ProbeSet:
+    """Probes that look at runs together, by name, as the loop knows them."""
 
     def __init__(self, probes: Mapping[str, Probe]) -> None:
         self.probes = dict(probes)
@@ -48,6 +51,17 @@ class Watch:
             state.measuring[name] = state.measuring.get(name, 0.0) + time.perf_counter() - started
 
 
+def probes_for(names: Sequence[str], methods: Mapping[tuple[str, str], Method]) -> ProbeSet:
+    """Probes by name; one that cannot look at some method, by its name and its head's, is refused before anything
+    trains."""
+    probes = {name: PROBES[name]() for name in dict.fromkeys(names)}
+    for name, probe in probes.items():
+        for (method, head), built in methods.items():
+            if (reason := probe.unsuited(built, HEADS[head])) is not None:
+                raise MdcgError(f"the probe {name} cannot look at {method}: {reason}; leave one of the two out.")
+    return ProbeSet(probes)
+
+
 def _sight(trainer: Trainer, state: State, epoch: int, step: int) -> Sight:
     return Sight(
         group=trainer.group,
@@ -69,7 +83,7 @@ def _measured(name: str, probe: Probe, sight: Sight) -> dict[str, list[Any]]:
     try:
         columns = {key: _plain(values) for key, values in probe.look(sight).items()}
     except Exception as error:  # whatever a user's probe may raise
-        if of_the_machine(error):
+        if is_device_error(error):
             raise
         reason = (str(error).splitlines() or [""])[0].rstrip(".") or type(error).__name__
         raise ProbeError(

@@ -1,0 +1,71 @@
+"""What runs need while they train, as one object that any process can work from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from mdcg.data import Dataset, load
+from mdcg.execute.progress import SILENT, Display
+from mdcg.recipes.recipe import Recipe
+from mdcg.runs.spec import RunSpec
+from mdcg.runs.store import Store
+from mdcg.scenario import parse
+from mdcg.trackers import Tracker, TrackerSet
+from mdcg.train.precision import Compute, compute
+
+
+class Datasets:
+    """Datasets that are loaded once, when first asked for; a copy in another process loads its own."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[tuple[str, Path | None, int | None], Dataset] = {}
+
+    def load(self, *asked: *tuple[str, Path | None, int | None]) -> Dataset:
+        if asked not in self._loaded:
+            self._loaded[asked] = load(*asked)
+        return self._loaded[asked]
+
+    def __reduce__(self) -> tuple[type[Datasets], tuple[()]]:
+        return Datasets, ()
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where runs are stored, what they are computed from and on, and who is told of them.
+
+    It holds names and paths, and opens what they stand for when asked: so it can be sent to another machine.
+    """
+
+    out: Path
+    data: Path | None = None
+    device: str = "auto"
+    members: int | None = None  # most runs that may train together
+    probes: tuple[str, ...] = ()  # that look at the runs
+    log: tuple[str | Tracker, ...] = ()  # trackers that are told of them
+    fresh: bool = False  # repeat what is finished
+    remote: bool = False  # the device is that of other machines
+    slots: int = 1  # groups that train at the same time
+    display: Display = SILENT
+    trackers: TrackerSet | None = None  # `log`, opened
+    datasets: Datasets = field(default_factory=Datasets, compare=False, repr=False)
+
+    @property
+    def store(self) -> Store:
+        return Store(self.out, self.probes)
+
+    def opened(self, display: Display) -> Context:
+        """The same for one process that trains: with its trackers open, and somebody who watches."""
+        return replace(self, display=display, trackers=TrackerSet.of(self.log))
+
+    def dataset(self, asked: RunSpec | Recipe) -> Dataset:
+        """The images that a run or a recipe is about."""
+        return self.datasets.load(parse(asked.scenario)[0], self.data, asked.image_size)
+
+    def compute(self, spec: RunSpec) -> Compute:
+        """The device of this machine, with the run's precision."""
+        return compute(self.device, spec.precision)
+
+    def device_type(self, spec: RunSpec) -> str:
+        """cpu or cuda, of where the run will train."""
+        return self.device if self.remote else self.compute(spec).device.type

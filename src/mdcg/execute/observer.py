@@ -1,0 +1,73 @@
+"""What the training of a group tells others: a display that somebody watches, and trackers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import TracebackType
+
+from mdcg.execute.context import Context
+from mdcg.runs.record import Record
+from mdcg.runs.spec import RunSpec
+from mdcg.trackers import Epoch, Outcome, TrackedRun, TrackerSet
+from mdcg.train.group import Group
+from mdcg.train.state import Row
+
+
+class Observer:
+    """Passes on to the display what becomes of a group, and to trackers what becomes of each of its runs."""
+
+    def __init__(self, specs: Sequence[RunSpec], context: Context) -> None:
+        self._display, self._trackers = context.display, context.trackers or TrackerSet([])
+        self._epochs = specs[0].epochs
+        self._runs = [
+            TrackedRun(spec.name, context.store.folder(spec), spec.settings(), spec.training().tasks * spec.epochs)
+            for spec in specs
+        ]
+        self._rows: Sequence[int] = range(len(specs))  # for each run, which of the rows told is its own
+        self._begun = False
+
+    def __enter__(self) -> Observer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for run in self._runs if self._begun else ():
+            self._trackers.leave(run)
+
+    def begin(self, title: str, group: Group, total: int, done: int, epochs: int) -> None:
+        """A group begins: so many steps in all and done, so many epochs done."""
+        self._display.begin(title, group, total, done)
+        self._runs = [replace(run, done=epochs) for run in self._runs]
+        self._begun = True
+        for run in self._runs:
+            self._trackers.begin(run)
+
+    def of(self, rows: Sequence[int]) -> Observer:
+        """The same, when run k is told of by row rows[k]: members may share who trains for them."""
+        self._rows = rows
+        return self
+
+    def step(self, count: int) -> None:
+        self._display.step(count)
+
+    def epoch(self, task: int, epoch: int, loss: float, rows: Sequence[Row]) -> None:
+        self._display.epoch(task, epoch, loss)
+        for run, place in zip(self._runs, self._rows, strict=True):
+            row = rows[place]
+            told = Epoch(
+                task=task + 1,
+                epoch=epoch + 1,
+                number=task * self._epochs + epoch + 1,
+                loss=row["loss"],
+                train_accuracy=row["train_accuracy"],
+                accuracy=tuple(row.get("accuracy", ())),
+            )
+            self._trackers.epoch(run, told)
+
+    def end(self, place: int, record: Record) -> None:
+        """The run at this place is finished, and stored."""
+        described = record.as_json()
+        outcome = Outcome({name: described[name] for name in record.metrics}, described["R"])
+        self._trackers.end(self._runs[place], outcome)

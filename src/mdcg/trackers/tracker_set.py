@@ -1,0 +1,70 @@
+"""Telling trackers of runs, so that no tracker can stop or change one."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+
+from mdcg.errors import MdcgError
+from mdcg.trackers.base import TRACKERS, Epoch, Outcome, TrackedRun, Tracker
+
+logger = logging.getLogger(__name__)
+
+
+def _open(name: str) -> Tracker:
+    kind = TRACKERS[name]
+    try:
+        with _quiet():
+            return kind()
+    except MdcgError:
+        raise
+    except Exception as error:
+        raise MdcgError(f"the tracker {name} cannot be used ({_reason(error)}); mend it, or leave it out.") from error
+
+
+def _quiet() -> AbstractContextManager[object]:
+    """Standard output is for results, perhaps as JSON: what a tracker prints goes to standard error."""
+    return contextlib.redirect_stdout(sys.stderr)
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0].rstrip(".") or type(error).__name__
+
+
+class TrackerSet:
+    """Trackers that are told of runs together. One that fails is reported, and left out from then on."""
+
+    def __init__(self, trackers: Sequence[Tracker]) -> None:
+        self._live = list(trackers)
+
+    @classmethod
+    def of(cls, trackers: Sequence[str | Tracker]) -> TrackerSet:
+        """Trackers by name or as they are; what one lacks is said here, before anything trains."""
+        asked = [trackers] if isinstance(trackers, str) else trackers
+        named = dict.fromkeys(tracker for tracker in asked if isinstance(tracker, str))
+        return cls([*map(_open, named), *(tracker for tracker in asked if not isinstance(tracker, str))])
+
+    def begin(self, run: TrackedRun) -> None:
+        self._tell(lambda tracker: tracker.begin(run))
+
+    def epoch(self, run: TrackedRun, epoch: Epoch) -> None:
+        self._tell(lambda tracker: tracker.epoch(run, epoch))
+
+    def end(self, run: TrackedRun, outcome: Outcome) -> None:
+        self._tell(lambda tracker: tracker.end(run, outcome))
+
+    def leave(self, run: TrackedRun) -> None:
+        self._tell(lambda tracker: tracker.leave(run))
+
+    def _tell(self, what: Callable[[Tracker], None]) -> None:
+        for tracker in list(self._live):
+            try:
+                with _quiet():
+                    what(tracker)
+            except Exception as error:  # it may be anything: a full disk, a server that is away, a mistake
+                self._live.remove(tracker)
+                who = f"the tracker {type(tracker).__name__}"
+                logger.warning("%s failed (%s); training goes on without it.", who, _reason(error))
