@@ -23,7 +23,8 @@ from mdcg.report.files import markdown
 from mdcg.report.notes import NOTES, read_notes
 from mdcg.report.reproduction import BEGIN, END, compared, reproduction, write_reproduction
 from mdcg.results.read import Run, find_runs
-from mdcg.results.settings import PRESETS, holm, paper_cell, preset_of, summarise
+from mdcg.results.settings import PRESETS, paper_cell, preset_of, summarise
+from mdcg.results.statistics import holm
 from mdcg.runs.archive import write_archive
 from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec

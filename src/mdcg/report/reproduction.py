@@ -16,7 +16,8 @@ from mdcg.recipes.presets import Preset
 from mdcg.report.notes import Noted, listed, read_notes
 from mdcg.report.terminal import spread
 from mdcg.results.read import Run
-from mdcg.results.settings import ALPHA, PRESETS, Setting, holm, preset_of, settings_of_preset, summarise
+from mdcg.results.settings import PRESETS, Setting, preset_of, settings_of_preset, summarise
+from mdcg.results.statistics import ALPHA, holm
 
 BEGIN = "<!-- From here on written by: mdcg report RUNS --reproduction FILE -->"
 END = "<!-- Up to here -->"

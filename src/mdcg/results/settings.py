@@ -20,28 +20,15 @@ from mdcg.recipes import presets
 from mdcg.recipes.presets import Preset
 from mdcg.recipes.protocol import PAPER
 from mdcg.results.read import Run
+from mdcg.results.statistics import ALPHA, Spread, welch
 from mdcg.runs.spec import RunSpec, format_of
 from mdcg.scenario import SCENARIOS, parse
 
 PRESETS: tuple[Preset, ...] = get_args(Preset)
-ALPHA = 0.05  # a difference with a smaller p counts as significant
 #: Named in other ways than by "field value", or no difference between settings of one section.
 ELSEWHERE = {"scenario", "fingerprint", "hold_out", "method", "memory", "head", "hyperparameters", "head_settings"}
 WATCHED = "evaluate_every"  # more looks at the same training: named only where nothing else differs
 FACTS = tuple(field for field in RunSpec.model_fields if field not in {*ELSEWHERE, "seed", WATCHED})
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A mean and the sample standard deviation behind it, NaN where there is none."""
-
-    n: int
-    mean: float
-    std: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        return cls(len(values), *metrics.mean_std(values))
 
 
 @dataclass(frozen=True)
@@ -127,39 +114,6 @@ class Section:
                 if len(rivals) >= fewest and rank < len(ranks):
                     found |= {place: mark for place, acc in rivals.items() if acc == ranks[rank]}
         return found
-
-
-def welch(ours: Spread, theirs: Spread) -> float | None:
-    """Welch's t-test: the two-sided p of a difference between two means; None where a spread is missing.
-
-    >>> round(welch(Spread(5, 65.0, 1.0), Spread(5, 66.0, 1.5)), 3)
-    0.255
-    """
-    if min(ours.n, theirs.n) < 2 or math.isnan(ours.std) or math.isnan(theirs.std):
-        return None
-    a, b = ours.std**2 / ours.n, theirs.std**2 / theirs.n
-    if a + b == 0:
-        return None
-    t = (ours.mean - theirs.mean) / math.sqrt(a + b)
-    freedom = (a + b) ** 2 / (a**2 / (ours.n - 1) + b**2 / (theirs.n - 1))
-    from scipy.special import stdtr  # only here: it takes a while to load
-
-    return float(2 * stdtr(freedom, -abs(t)))
-
-
-def holm(ps: Sequence[float]) -> list[float]:
-    """Holm's correction: what each p is worth among all of them, in their order.
-
-    That any of them is below 0.05 by chance alone then happens in 5% of such families, or less.
-
-    >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
-    [0.03, 0.06, 0.06]
-    """
-    adjusted, least = [0.0] * len(ps), 0.0
-    for rank, place in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
-        least = max(least, min(1.0, (len(ps) - rank) * ps[place]))
-        adjusted[place] = least
-    return adjusted
 
 
 def paper_cell(spec: RunSpec) -> paper.Cell | None:

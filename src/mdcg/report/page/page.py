@@ -19,7 +19,8 @@ from plotly.offline import get_plotlyjs
 from mdcg.report.columns import Column, columns
 from mdcg.report.page import payload
 from mdcg.report.page.figures import figures
-from mdcg.results.settings import ALPHA, Section, Setting
+from mdcg.results.settings import Section, Setting
+from mdcg.results.statistics import ALPHA
 
 CHOSEN = 12  # settings, at most, whose charts are shown at first
 ASCENDING = ("method", "memory", "significant?", "forgetting", "s/run")  # sorted first from small to large
