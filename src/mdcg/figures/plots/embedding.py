@@ -92,14 +92,13 @@ class Embedding(OfRuns):
 def principal(features: Matrix) -> tuple[Matrix, list[float]]:
     """Features (n, F) on their first two principal axes (n, 2), and the percent of the variance along each.
 
-    An axis points to where its largest entry is positive, so that the map does not flip.
+    scikit-learn points an axis to where its largest entry is positive, so that the map does not flip.
     """
-    centred = features - features.mean(0)
-    _, lengths, axes = np.linalg.svd(centred, full_matrices=False)
-    first = axes[:2]
-    largest = np.take_along_axis(first, np.abs(first).argmax(1)[:, None], 1)
-    variance = lengths**2
-    return centred @ (first * np.sign(largest)).T, (100 * variance[:2] / variance.sum()).tolist()
+    from sklearn.decomposition import PCA  # only here: it takes a while to load
+
+    axes = PCA(2, svd_solver="full")  # exact; the default may draw random numbers where there is much data
+    places: Matrix = axes.fit_transform(features)
+    return places, (100 * axes.explained_variance_ratio_).tolist()
 
 
 def first_seed(rows: Sequence[Row], method: str) -> int:
