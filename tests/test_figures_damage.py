@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from mdcg.errors import MdcgError
-from mdcg.figures import FIGURES, OfRuns, Run, make
+from mdcg.figures import FIGURES, OfRuns, make
 from mdcg.figures.plots.bias import Bias
 from mdcg.figures.plots.drift import Drift
 from mdcg.figures.plots.forgetting import Forgetting
 from mdcg.figures.read import numbers
 from mdcg.figures.selection import installed, side_by_side, usual
 from mdcg.report.page.figures import figures
-from mdcg.results.read import Run as Read
 from mdcg.results.settings import summarise
+from mdcg.runs.finished import FinishedRun
 from tests.fake_runs import finished, spec, with_rows
 
 LOOK = {"task": 2, "epoch": 0, "step": 0}
@@ -31,13 +31,13 @@ DAMAGED: list[list[dict[str, Any]]] = [
 MEASURED = [name for name in FIGURES.names() if getattr(FIGURES[name], "probes", ())]
 
 
-def renamed(run: Run, **changed: Any) -> Run:
+def renamed(run: FinishedRun, **changed: Any) -> FinishedRun:
     """As another version, or another package, would have left it."""
-    return Run(run.folder, run.record.model_copy(update={"spec": run.spec.model_copy(update=changed)}))
+    return FinishedRun(run.folder, run.record.model_copy(update={"spec": run.spec.model_copy(update=changed)}))
 
 
-def page(runs: list[Run]) -> str:
-    (section,) = summarise([Read(str(run.folder), run.record) for run in runs])
+def page(runs: list[FinishedRun]) -> str:
+    (section,) = summarise(runs)
     return figures(section)
 
 
@@ -79,7 +79,7 @@ def test_a_report_without_that_figure(tmp_path: Path, monkeypatch: pytest.Monkey
     assert '<p class="faint">drift is left out: it cannot be drawn (' in found
     assert '<p class="faint">bias is left out: what the probe memory measured of' in found
 
-    def broken(*_: object) -> list[Run]:
+    def broken(*_: object) -> list[FinishedRun]:
         raise RuntimeError("no & no")
 
     monkeypatch.setattr(Forgetting, "pick", broken)

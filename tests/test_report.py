@@ -32,18 +32,22 @@ from mdcg.report.files import csv_table, latex, latex_text, markdown
 from mdcg.report.page.page import page
 from mdcg.report.page.payload import lean, script
 from mdcg.report.sweeps import caption, sweep_table
-from mdcg.results.read import Run, find_runs
+from mdcg.results.read import find_runs
 from mdcg.results.settings import Section, Setting, paper_cell, summarise
 from mdcg.results.statistics import Spread, welch
+from mdcg.runs.finished import FinishedRun
 from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
 from mdcg.runs.store import read_record
 from tests.conftest import Cli, toy_dataset
+from tests.fake_runs import finished, spec, with_rows
 
 EVIL = "</script><img src=x onerror=alert(1)>"
 
 
-def made_run(acc: float = 50, tasks: int = 2, names: str = "class", folder: str = "runs/x", **asked: Any) -> Run:
+def made_run(
+    acc: float = 50, tasks: int = 2, names: str = "class", folder: str = "runs/x", **asked: Any
+) -> FinishedRun:
     """A run that nobody trained: `acc` percent of every task at the end, 100 when each was learned."""
     method = asked.get("method", "md-cg")
     kind = METHODS[method] if method in METHODS.names() else METHODS["naive"]
@@ -73,14 +77,14 @@ def made_run(acc: float = 50, tasks: int = 2, names: str = "class", folder: str 
         seconds=2.0,
         environment={"finished": f"2026-01-0{1 + usual['seed'] % 9}T00:00:00+00:00"},
     )
-    return Run(folder, record)
+    return FinishedRun(Path(folder), record)
 
 
-def settings(*runs: Run) -> list[Setting]:
+def settings(*runs: FinishedRun) -> list[Setting]:
     return [setting for section in summarise(runs) for setting in section.settings]
 
 
-def names(*runs: Run) -> set[str]:
+def names(*runs: FinishedRun) -> set[str]:
     return {setting.name for setting in settings(*runs)}
 
 
@@ -138,7 +142,7 @@ def test_the_published_preset_has_a_name() -> None:
     """In place of all that it sets; other settings are told from the default as if it were not there."""
     cifar = replace(toy_dataset([4] * 10, side=32, channels=3), name="cifar10")
 
-    def run(method: str, **words: Any) -> Run:
+    def run(method: str, **words: Any) -> FinishedRun:
         (spec,) = make_recipe(scenario="c10-5", method=method, memory=500, **words).resolve(cifar)
         return made_run(**spec.model_dump(exclude={"head_settings"}))
 
@@ -377,7 +381,7 @@ def test_one_task_and_a_foreign_history_do_no_harm() -> None:
     assert "--" in latex(summarise([run]))
 
 
-def store(run: Run, folder: Path) -> None:
+def store(run: FinishedRun, folder: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "result.json").write_text(json.dumps(run.record.model_dump()))
 
@@ -455,7 +459,21 @@ def test_a_closed_folder_is_counted(cli: Cli, runs: Path, tmp_path: Path, monkey
 
 def test_names_that_are_no_text(tmp_path: Path) -> None:
     store(made_run(60), Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe")))
-    found = find_runs(tmp_path)
-    assert found.runs[0].folder.encode()
+    (found,) = find_runs(tmp_path).runs
+    assert found.folder.is_dir()
+    assert found.printable == f"{tmp_path}/\ufffd\ufffd"
     with pytest.raises(MdcgError):
         read_record(tmp_path)
+
+
+def test_figures_of_runs_whose_names_are_no_text(cli: Cli, tmp_path: Path) -> None:
+    """A path cannot be made of its printable form again: what was measured would not be found."""
+    looks = [{"task": task, "epoch": 1, "step": 0, "kl": [0.5] * task} for task in range(2, 6)]
+    run = with_rows(finished(spec("md-cg")), "drift", looks, tmp_path / "made")
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/runs/\xff\xfe"))
+    store(run, folder)
+    (run.folder / "measured").rename(folder / "measured")
+    assert cli("report", tmp_path / "runs", "--out", tmp_path / "out").code == 0
+    html = (tmp_path / "out" / "index.html").read_text("utf-8")
+    assert "figure-drift" in {attributes.get("id") for tag, attributes in Elements(html).found if tag == "figure"}
+    assert "left out" not in html

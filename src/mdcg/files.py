@@ -81,6 +81,11 @@ def _is_running(process: int) -> bool:
     return True
 
 
+def readable(path: Path) -> str:
+    """A path as text, whatever bytes its name is made of."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
 def in_use(folder: Path) -> bool:
     """Whether a process holds `folder`."""
     if not (folder / LOCK).exists():  # nobody ever held it, and to try would leave a file

@@ -88,14 +88,14 @@ def _print_share(results: dict[str, Result], options: dict[str, Any]) -> None:
 def _write_page(path: Path, results: dict[str, Result], title: str) -> None:
     from mdcg.files import write_whole
     from mdcg.report.page.page import page
-    from mdcg.results.read import Run, readable
     from mdcg.results.settings import summarise
+    from mdcg.runs.finished import FinishedRun
     from mdcg.runs.store import Store
 
     runs = []
     for result in results.values():
         store = Store(result.out)
-        runs += [Run(readable(store.where(record.spec)), record) for record in result.records]
+        runs += [FinishedRun(store.where(record.spec), record) for record in result.records]
     write_whole(path, page(summarise(runs), title).encode("utf-8", "replace"))
 
 

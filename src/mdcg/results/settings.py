@@ -19,8 +19,8 @@ from mdcg.models import HEADS
 from mdcg.recipes import presets
 from mdcg.recipes.presets import Preset
 from mdcg.recipes.protocol import PAPER
-from mdcg.results.read import Run
 from mdcg.results.statistics import ALPHA, Spread, welch
+from mdcg.runs.finished import FinishedRun
 from mdcg.runs.spec import RunSpec, format_of
 from mdcg.scenario import SCENARIOS, parse
 
@@ -35,13 +35,13 @@ FACTS = tuple(field for field in RunSpec.model_fields if field not in {*ELSEWHER
 class Setting:
     """Runs that differ in nothing but the seed. `name` tells them from all others of the same memory and section."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[FinishedRun, ...]
     name: str
 
     @property
     def spec(self) -> RunSpec:
         """That of the first seed."""
-        return self.runs[0].record.spec
+        return self.runs[0].spec
 
     @property
     def label(self) -> str:
@@ -167,15 +167,15 @@ def _papers_head(spec: RunSpec) -> str:
     return {published: ours for ours, published in presets.HEADS.items()}.get(spec.head, spec.head)
 
 
-def summarise(runs: Iterable[Run]) -> list[Section]:
+def summarise(runs: Iterable[FinishedRun]) -> list[Section]:
     """Settings by what they were evaluated on, best first."""
-    groups: dict[str, list[Run]] = {}
-    for run in sorted(runs, key=lambda run: run.record.spec.seed):
-        alike = run.record.spec.model_dump(exclude={"seed"}) | {"sizes": run.record.sizes}
+    groups: dict[str, list[FinishedRun]] = {}
+    for run in sorted(runs, key=lambda run: run.spec.seed):
+        alike = run.spec.model_dump(exclude={"seed"}) | {"sizes": run.record.sizes}
         groups.setdefault(json.dumps(alike, sort_keys=True), []).append(run)
-    by_images: dict[tuple[str, float, str], list[list[Run]]] = {}
+    by_images: dict[tuple[str, float, str], list[list[FinishedRun]]] = {}
     for group in groups.values():
-        spec = group[0].record.spec
+        spec = group[0].spec
         by_images.setdefault((spec.scenario, spec.hold_out, spec.fingerprint), []).append(group)
     versions = Counter((scenario, hold_out) for scenario, hold_out, _ in by_images)
     sections = []
@@ -191,10 +191,10 @@ def _usual_order(key: tuple[str, float, str]) -> tuple[int, str, float, str]:
     return known, *key
 
 
-def _section(title: str, groups: list[list[Run]]) -> Section:
+def _section(title: str, groups: list[list[FinishedRun]]) -> Section:
     facts = [_facts(group[0]) for group in groups]
     usual = {key: Counter(fact[key] for fact in facts).most_common(1)[0][0] for key in facts[0]}
-    specs = [group[0].record.spec for group in groups]
+    specs = [group[0].spec for group in groups]
     exceptions = [
         [
             f"{key.replace('_', ' ')} {fact[key]}"
@@ -216,10 +216,9 @@ def _section(title: str, groups: list[list[Run]]) -> Section:
     return Section(title, _shared(usual, any(exceptions)), tuple(settings))
 
 
-def _facts(run: Run) -> dict[str, str]:
+def _facts(run: FinishedRun) -> dict[str, str]:
     """How a run was trained, method and memory apart, as text."""
-    spec = run.record.spec
-    return {field: _text(getattr(spec, field)) for field in FACTS} | {"tasks": "+".join(map(str, run.record.sizes))}
+    return {field: _text(getattr(run.spec, field)) for field in FACTS} | {"tasks": "+".join(map(str, run.record.sizes))}
 
 
 def _shared(usual: dict[str, str], exceptions: bool) -> str:

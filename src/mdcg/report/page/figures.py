@@ -5,26 +5,25 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Sequence
 from html import escape
-from pathlib import Path
 
 from mdcg.errors import MdcgError
-from mdcg.figures import FIGURES, OfRuns, Run
+from mdcg.figures import FIGURES, OfRuns
 from mdcg.figures.captions import of_runs
 from mdcg.figures.make import drawing
 from mdcg.figures.read import numbers
 from mdcg.figures.selection import installed, one_protocol
 from mdcg.results.settings import Section
+from mdcg.runs.finished import FinishedRun
 
 
 def figures(section: Section) -> str:
     """As HTML, each an image that says in words what it shows; empty where there is none."""
-    every = [Run(Path(run.folder), run.record) for setting in section.settings for run in setting.runs]
-    runs = one_protocol(installed(every))
+    runs = one_protocol(installed([run for setting in section.settings for run in setting.runs]))
     found = "\n".join(text for name in FIGURES.names() if (text := _figure(name, runs)))
     return f'<h3>Figures</h3>\n<div class="figures">\n{found}\n</div>' if found else ""
 
 
-def _figure(name: str, runs: Sequence[Run]) -> str:
+def _figure(name: str, runs: Sequence[FinishedRun]) -> str:
     try:
         figure = FIGURES[name]()
         if not isinstance(figure, OfRuns) or not (picked := figure.pick(runs)):

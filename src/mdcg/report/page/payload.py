@@ -11,8 +11,8 @@ import numpy as np
 
 from mdcg.metrics import Matrix
 from mdcg.report.terminal import settings_of
-from mdcg.results.read import Run
 from mdcg.results.settings import Section, Setting
+from mdcg.runs.finished import FinishedRun
 from mdcg.runs.record import Record
 
 UNSAFE = re.compile("[<>&\u2028\u2029]")
@@ -70,7 +70,7 @@ def of_setting(setting: Setting) -> dict[str, Any]:
     }
 
 
-def _run(run: Run, R: Matrix) -> dict[str, Any]:
+def _run(run: FinishedRun, R: Matrix) -> dict[str, Any]:
     record = run.record
     rows = [row for row in record.history if _is_epoch(row)]
     return {
@@ -84,7 +84,7 @@ def _run(run: Run, R: Matrix) -> dict[str, Any]:
         "train": [float(row["train_accuracy"]) for row in rows],
         "accuracy": {place: row["accuracy"] for place, row in enumerate(rows) if _are_numbers(row.get("accuracy"))},
         "classes": _classes(record),
-        "facts": [("folder", run.folder), *settings_of(record), *_kept(record)],
+        "facts": [("folder", run.printable), *settings_of(record), *_kept(record)],
     }
 
 
