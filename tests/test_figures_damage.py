@@ -14,7 +14,7 @@ from mdcg.figures.plots.drift import Drift
 from mdcg.figures.plots.forgetting import Forgetting
 from mdcg.figures.read import numbers
 from mdcg.figures.selection import installed, side_by_side, usual
-from mdcg.report.page.figures import figures
+from mdcg.report.page.page import page
 from mdcg.results.settings import summarise
 from mdcg.runs.finished import FinishedRun
 from tests.fake_runs import finished, spec, with_rows
@@ -34,11 +34,6 @@ MEASURED = [name for name in FIGURES.names() if getattr(FIGURES[name], "probes",
 def renamed(run: FinishedRun, **changed: Any) -> FinishedRun:
     """As another version, or another package, would have left it."""
     return FinishedRun(run.folder, run.record.model_copy(update={"spec": run.spec.model_copy(update=changed)}))
-
-
-def page(runs: list[FinishedRun]) -> str:
-    (section,) = summarise(runs)
-    return figures(section)
 
 
 @pytest.mark.parametrize("rows", DAMAGED)
@@ -74,7 +69,7 @@ def test_values_that_only_the_drawing_stumbles_over(tmp_path: Path) -> None:
 def test_a_report_without_that_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = with_rows(finished(spec("md-cg")), "drift", [LOOK | {"kl": ["much"]}], tmp_path)  # which numbers pass on
     with_rows(run, "memory", [LOOK], tmp_path)
-    found = page([run])
+    found = page(summarise([run]), "a title")
     assert 'id="figure-forgetting"' in found
     assert '<p class="faint">drift is left out: it cannot be drawn (' in found
     assert '<p class="faint">bias is left out: what the probe memory measured of' in found
@@ -83,15 +78,17 @@ def test_a_report_without_that_figure(tmp_path: Path, monkeypatch: pytest.Monkey
         raise RuntimeError("no & no")
 
     monkeypatch.setattr(Forgetting, "pick", broken)
-    assert "forgetting is left out: it cannot be drawn (RuntimeError: no &amp; no)." in page([run])
+    assert "forgetting is left out: it cannot be drawn (RuntimeError: no &amp; no)." in page(
+        summarise([run]), "a title"
+    )
 
 
 def test_runs_of_what_is_not_installed_are_left_out() -> None:
     run = finished(spec("replay"))
     gone = [renamed(run, method="gone"), renamed(run, head="gone")]
     assert installed([*gone, run]) == [run]
-    assert page(gone) == ""
-    assert "left out" not in page([*gone, run])
+    assert '<div class="figures">' not in page(summarise(gone), "a title")
+    assert "left out" not in page(summarise([*gone, run]), "a title")
 
 
 def test_a_setting_that_a_method_no_longer_has() -> None:

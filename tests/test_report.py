@@ -29,8 +29,8 @@ from mdcg.methods import METHODS
 from mdcg.models import HEADS
 from mdcg.recipes.recipe import make_recipe
 from mdcg.report.files import csv_table, latex, latex_text, markdown
-from mdcg.report.page.page import page
-from mdcg.report.page.payload import lean, script
+from mdcg.report.page.page import page, templates
+from mdcg.report.page.payload import lean
 from mdcg.report.sweeps import caption, sweep_table
 from mdcg.results.read import find_runs
 from mdcg.results.settings import Section, Setting, paper_cell, summarise
@@ -42,7 +42,7 @@ from mdcg.runs.store import read_record
 from tests.conftest import Cli, toy_dataset
 from tests.fake_runs import finished, spec, with_rows
 
-EVIL = "</script><img src=x onerror=alert(1)>"
+EVIL = """</script><img src=x onerror=alert(1)>' onfocus=alert(2) " onclick=alert(3) &lt; {{ 7 * 7 }}"""
 
 
 def made_run(
@@ -337,6 +337,8 @@ def test_page_is_harmless_whatever_things_are_called() -> None:
     assert blocks[1]["runs"][0]["classes"][0][0] == [f"{EVIL} 0", 50.0]
     assert ["folder", EVIL] in blocks[1]["runs"][0]["facts"]
     assert html.count("</script>") == len(elements.blocks) + 3
+    labels = {found["aria-label"] for _, found in elements.found if "aria-label" in found}
+    assert f"compare {EVIL}, incremental, memory 500" in labels  # in an attribute, to the letter
 
 
 def test_page_asks_for_nothing_from_elsewhere() -> None:
@@ -361,13 +363,22 @@ def test_page_shows_its_numbers_without_a_script() -> None:
     assert "paper’s ACC" not in second.split("</section>")[0]  # it has no number for held-out images
 
 
+def test_only_the_best_are_compared_at_first() -> None:
+    """Thirteen lines would be too many; a name is chosen with all its memory sizes."""
+    few = [made_run(60, memory=100 * size) for size in range(1, 6)]
+    many = [made_run(50, method="replay", memory=100 * size) for size in range(1, 9)]
+    elements = Elements(page(summarise([*few, *many]), "a title"))
+    boxes = [found for _, found in elements.found if found.get("class") == "choose"]
+    assert len(boxes) == 13
+    checked = {str(found["aria-label"]) for found in boxes if "checked" in found}
+    assert checked == {f"compare md-cg, memory {100 * size}" for size in range(1, 6)}
+
+
 def test_data_has_no_nan_and_ends_no_script() -> None:
-    content = {"R": np.array([[1.23456789, math.nan]]), "text": "<!--</script>&\u2028", "inf": math.inf}
-    text = script(content, "x")
-    assert json.loads(text.split(">", 1)[1].removesuffix("</script>")) == {
-        "R": [[1.2346, None]], "text": content["text"], "inf": None
-    }  # fmt: skip
-    assert not set("<>&\u2028") & set(text.split(">", 1)[1].removesuffix("</script>"))
+    content = {"R": np.array([[1.23456789, math.nan]]), "text": "<!--</script>&'\u2028", "inf": math.inf}
+    text = templates().from_string("{{ content | tojson }}").render(content=content)
+    assert json.loads(text) == {"R": [[1.2346, None]], "text": content["text"], "inf": None}
+    assert not set("<>&'\u2028") & set(text)
     assert lean([math.nan, 1, "a", None, True]) == [None, 1, "a", None, True]
 
 
