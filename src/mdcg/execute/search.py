@@ -19,7 +19,6 @@ from mdcg.recipes.recipe import Recipe
 from mdcg.runs.record import Record
 
 HELD_OUT = 0.1
-Point = Mapping[str, Value]
 
 
 def grid_of(method: str, asked: Mapping[str, Any]) -> dict[str, Any]:
