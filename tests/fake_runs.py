@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from mdcg.figures import Run
 from mdcg.methods import METHODS
 from mdcg.models import HEADS
+from mdcg.runs.finished import FinishedRun
 from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
 from mdcg.runs.store import measured_file
@@ -38,7 +38,7 @@ def spec(method: str = "md-cg", memory: int = 500, seed: int = 0, head: str | No
     )
 
 
-def finished(of: RunSpec, sizes: tuple[int, ...] = (2, 2, 2, 2, 2)) -> Run:
+def finished(of: RunSpec, sizes: tuple[int, ...] = (2, 2, 2, 2, 2)) -> FinishedRun:
     """With accuracies drawn from its settings."""
     classes = sum(sizes)
     rng = np.random.default_rng(int(of.digest(), 16))
@@ -53,12 +53,12 @@ def finished(of: RunSpec, sizes: tuple[int, ...] = (2, 2, 2, 2, 2)) -> Run:
         history=[],
         seconds=1.0,
     )
-    return Run(Path("nowhere"), record)
+    return FinishedRun(Path("nowhere"), record)
 
 
-def with_rows(run: Run, probe: str, rows: Sequence[dict[str, Any]], under: Path) -> Run:
+def with_rows(run: FinishedRun, probe: str, rows: Sequence[dict[str, Any]], under: Path) -> FinishedRun:
     """The run as if a probe had measured this, in a folder of its own."""
     file = measured_file(under / run.spec.name, probe)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps({"rows": rows, "seconds": 0.0}))
-    return Run(under / run.spec.name, run.record)
+    return FinishedRun(under / run.spec.name, run.record)

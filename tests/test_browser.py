@@ -75,7 +75,7 @@ def first_numbers(texts: list[str]) -> list[float]:
     return [float(found[0]) for text in texts if (found := NUMBER.search(text))]
 
 
-def heat_map(page: Any, figure: Any) -> list[str]:
+def heat_map(figure: Any) -> list[str]:
     return [text for text in figure.locator(".heatmap-label").all_text_contents() if text]
 
 
@@ -114,10 +114,10 @@ def test_a_panel_shows_the_accuracies(page: Any, results: dict[str, mdcg.Result]
     assert button.get_attribute("aria-expanded") == "true"
     panel = page.locator(f"#{button.get_attribute('aria-controls')}")
     figures = panel.locator("figure")
-    assert sorted(heat_map(page, figures.nth(0))) == shown(result.R.mean(0))
-    assert sorted(heat_map(page, figures.nth(1))) == shown(result.R[0])
+    assert sorted(heat_map(figures.nth(0))) == shown(result.R.mean(0))
+    assert sorted(heat_map(figures.nth(1))) == shown(result.R[0])
     panel.locator("select").select_option("1")
-    assert sorted(heat_map(page, panel.locator("figure").nth(1))) == shown(result.R[1])
+    assert sorted(heat_map(panel.locator("figure").nth(1))) == shown(result.R[1])
     facts = panel.locator("dl").inner_text()
     for text in (result.records[1].spec.name, "smallconv", "images in memory", "classes of task 2", "computed in"):
         assert text in facts

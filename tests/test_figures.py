@@ -17,7 +17,7 @@ from matplotlib.figure import Figure as Drawing
 from PIL import Image
 
 import mdcg
-from mdcg.figures import FIGURES, Figure, Run, make, style
+from mdcg.figures import FIGURES, Figure, make, style
 from mdcg.figures.base import Row
 from mdcg.figures.captions import of_runs
 from mdcg.figures.plots import drift, floats, forgetting, head_time
@@ -26,6 +26,7 @@ from mdcg.metrics import Matrix
 from mdcg.recipes.parsing import parse_seeds, spell_seeds
 from mdcg.recipes.recipe import make_recipe
 from mdcg.runs.environment import environment
+from mdcg.runs.finished import FinishedRun
 from mdcg.runs.store import MEASURED, RESULT, read_record
 from mdcg.train.precision import compute
 from tests.conftest import Cli
@@ -35,8 +36,8 @@ from tests.layout import faults, touches_the_edge
 SMALL = ("--scenario", "digits-3", "--memory", "30", "--epochs", "1")
 
 
-def found(runs: Path) -> list[Run]:
-    return [Run(path.parent, read_record(path.parent)) for path in sorted(runs.glob(f"*/{RESULT}"))]
+def found(runs: Path) -> list[FinishedRun]:
+    return [FinishedRun(path.parent, read_record(path.parent)) for path in sorted(runs.glob(f"*/{RESULT}"))]
 
 
 def test_from_a_name_to_files(cli: Cli, runs: Path, tmp_path: Path) -> None:
@@ -215,7 +216,7 @@ def test_a_caption_says_what_differs() -> None:
     around = environment(compute("cpu", "fp32"))
     few = [spec(memory=20, seed=seed, scenario="digits-2", lam=0.1) for seed in (0, 2, 3)]
     many = spec(memory=1000, scenario="digits-2", lam=0.5, hold_out=0.25)
-    runs = [Run(Path(), finished(of).record.model_copy(update={"environment": around})) for of in (*few, many)]
+    runs = [FinishedRun(Path(), finished(of).record.model_copy(update={"environment": around})) for of in (*few, many)]
     said = of_runs(runs)
     for part in (
         "4 runs on digits-2: md-cg (lam 0.1, 0.5, gamma 1, beta 10)",

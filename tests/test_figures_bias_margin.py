@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mdcg.figures.base import OfRuns, Run
+from mdcg.figures.base import OfRuns
 from mdcg.figures.plots.bias import Bias
 from mdcg.figures.plots.margin import Margin
+from mdcg.runs.finished import FinishedRun
 from tests.conftest import Cli
 from tests.fake_runs import finished, spec, with_rows
 
 Row = dict[str, Any]
 
 
-def run_of(method: str, seed: int, rows: list[Row], probe: str, under: Path) -> Run:
+def run_of(method: str, seed: int, rows: list[Row], probe: str, under: Path) -> FinishedRun:
     """Of three tasks of two epochs, with what the probe is said to have measured."""
     of = spec(method, 12, seed, scenario="digits-3", backbone="smallconv", epochs=2)
     return with_rows(finished(of, (4, 3, 3)), probe, rows, under)
@@ -88,13 +89,13 @@ def test_margin_draws_what_was_measured(tmp_path: Path) -> None:
 def test_one_setting_is_picked(method: str, figure: OfRuns, tmp_path: Path) -> None:
     run = run_of(method, 0, [], figure.probes[0], tmp_path)
 
-    def like(**spec: Any) -> Run:
-        return Run(run.folder, run.record.model_copy(update={"spec": run.spec.model_copy(update=spec)}))
+    def like(**spec: Any) -> FinishedRun:
+        return FinishedRun(run.folder, run.record.model_copy(update={"spec": run.spec.model_copy(update=spec)}))
 
     small, large = [like(seed=seed) for seed in range(2)], [like(seed=seed, memory=40) for seed in range(3)]
     other = [like(seed=seed, method="ld", hyperparameters={"alpha": 1.0}) for seed in range(4)]
     anew = [like(seed=seed, method="gdumb", hyperparameters={}) for seed in range(5)]
-    unmeasured = [Run(tmp_path, like(seed=seed, memory=50).record) for seed in range(9)]
+    unmeasured = [FinishedRun(tmp_path, like(seed=seed, memory=50).record) for seed in range(9)]
     assert figure.pick([*anew, *small, *other, *large, *unmeasured]) == large
     assert figure.pick([*other, *small, large[0]]) == small
     assert figure.pick([*small[:1], *other]) == small[:1]

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import mdcg
-from mdcg.figures import Run
 from mdcg.figures.plots.confusion import Confusion as ConfusionFigure
 from mdcg.figures.plots.confusion import percent
 from mdcg.figures.plots.embedding import Embedding, principal
@@ -23,6 +22,7 @@ from mdcg.probes import features as probe
 from mdcg.probes.confusion import Confusion
 from mdcg.probes.features import Features
 from mdcg.recipes.recipe import make_recipe
+from mdcg.runs.finished import FinishedRun
 from mdcg.runs.store import read_record
 from mdcg.train import state as states
 from mdcg.train.loop import Trainer
@@ -110,7 +110,7 @@ def test_principal_axes_are_those_of_the_covariance(seed: int) -> None:
 def test_figures(runs: Path) -> None:
     small: dict[str, Any] = {"scenario": "digits-2", "memory": 50, "epochs": 1, "batch_size": 128, "seeds": [3, 4]}
     mdcg.run(method="md-cg", **small, out=runs, probes=["confusion", "features"], quiet=True)
-    found = [Run(path.parent, read_record(path.parent)) for path in sorted(runs.glob("*/result.json"))]
+    found = [FinishedRun(path.parent, read_record(path.parent)) for path in sorted(runs.glob("*/result.json"))]
 
     table = ConfusionFigure().numbers(ConfusionFigure().pick(found))
     shares = []

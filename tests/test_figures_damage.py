@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from mdcg.errors import MdcgError
-from mdcg.figures import FIGURES, OfRuns, Run, make
+from mdcg.figures import FIGURES, OfRuns, make
 from mdcg.figures.plots.bias import Bias
 from mdcg.figures.plots.drift import Drift
 from mdcg.figures.plots.forgetting import Forgetting
 from mdcg.figures.read import numbers
 from mdcg.figures.selection import installed, side_by_side, usual
-from mdcg.report.page.figures import figures
-from mdcg.results.read import Run as Read
+from mdcg.report.page.page import page
 from mdcg.results.settings import summarise
+from mdcg.runs.finished import FinishedRun
 from tests.fake_runs import finished, spec, with_rows
 
 LOOK = {"task": 2, "epoch": 0, "step": 0}
@@ -31,14 +31,9 @@ DAMAGED: list[list[dict[str, Any]]] = [
 MEASURED = [name for name in FIGURES.names() if getattr(FIGURES[name], "probes", ())]
 
 
-def renamed(run: Run, **changed: Any) -> Run:
+def renamed(run: FinishedRun, **changed: Any) -> FinishedRun:
     """As another version, or another package, would have left it."""
-    return Run(run.folder, run.record.model_copy(update={"spec": run.spec.model_copy(update=changed)}))
-
-
-def page(runs: list[Run]) -> str:
-    (section,) = summarise([Read(str(run.folder), run.record) for run in runs])
-    return figures(section)
+    return FinishedRun(run.folder, run.record.model_copy(update={"spec": run.spec.model_copy(update=changed)}))
 
 
 @pytest.mark.parametrize("rows", DAMAGED)
@@ -74,24 +69,26 @@ def test_values_that_only_the_drawing_stumbles_over(tmp_path: Path) -> None:
 def test_a_report_without_that_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = with_rows(finished(spec("md-cg")), "drift", [LOOK | {"kl": ["much"]}], tmp_path)  # which numbers pass on
     with_rows(run, "memory", [LOOK], tmp_path)
-    found = page([run])
+    found = page(summarise([run]), "a title")
     assert 'id="figure-forgetting"' in found
     assert '<p class="faint">drift is left out: it cannot be drawn (' in found
     assert '<p class="faint">bias is left out: what the probe memory measured of' in found
 
-    def broken(*_: object) -> list[Run]:
+    def broken(*_: object) -> list[FinishedRun]:
         raise RuntimeError("no & no")
 
     monkeypatch.setattr(Forgetting, "pick", broken)
-    assert "forgetting is left out: it cannot be drawn (RuntimeError: no &amp; no)." in page([run])
+    assert "forgetting is left out: it cannot be drawn (RuntimeError: no &amp; no)." in page(
+        summarise([run]), "a title"
+    )
 
 
 def test_runs_of_what_is_not_installed_are_left_out() -> None:
     run = finished(spec("replay"))
     gone = [renamed(run, method="gone"), renamed(run, head="gone")]
     assert installed([*gone, run]) == [run]
-    assert page(gone) == ""
-    assert "left out" not in page([*gone, run])
+    assert '<div class="figures">' not in page(summarise(gone), "a title")
+    assert "left out" not in page(summarise([*gone, run]), "a title")
 
 
 def test_a_setting_that_a_method_no_longer_has() -> None:

@@ -11,9 +11,10 @@ import pytest
 
 from mdcg.data import load
 from mdcg.figures import style
-from mdcg.figures.base import Row, Run
+from mdcg.figures.base import Row
 from mdcg.figures.plots.gates import PANELS, Gates
 from mdcg.recipes.recipe import make_recipe
+from mdcg.runs.finished import FinishedRun
 from tests.fake_runs import finished, spec, with_rows
 from tests.layout import drawn, faults
 
@@ -27,7 +28,7 @@ def look(task: int, rng: np.random.Generator, changed: int = 0) -> Row:
     return own | {"accuracy": 60.0, "accuracy_without": 60.0 - changed / 100}
 
 
-def run_of(seed: int, under: Path, memory: int = 500, tasks: int = 5, changed: int = 0, **others: Any) -> Run:
+def run_of(seed: int, under: Path, memory: int = 500, tasks: int = 5, changed: int = 0, **others: Any) -> FinishedRun:
     rng = np.random.default_rng([seed, memory])
     rows = [look(task, rng, changed) for task in range(2, tasks + 1)]
     return with_rows(finished(spec(memory=memory, seed=seed, **others), (2,) * tasks), "gates", rows, under)

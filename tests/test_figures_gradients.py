@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mdcg.errors import MdcgError
-from mdcg.figures import Run
 from mdcg.figures.plots.gradients import Gradients as Figure
 from mdcg.methods import METHODS
 from mdcg.models import register_backbone
 from mdcg.probes import Measured, Probe, ProbeSet, Sight, gradients, probes_for
 from mdcg.probes.gradients import Gradients, channel_cosine
+from mdcg.runs.finished import FinishedRun
 from mdcg.train import state as states
 from mdcg.train.loop import Trainer
 from mdcg.train.precision import compute
@@ -164,7 +164,7 @@ def test_figure(tmp_path: Path) -> None:
     layers = ["convs.0", "classifier"]
     looks = [(task, epoch) for task in (2, 3) for epoch in (0, 1)]
 
-    def run(seed: int, memory: int = 50) -> Run:
+    def run(seed: int, memory: int = 50) -> FinishedRun:
         cosines = np.random.default_rng(seed).uniform(-1, 1, (len(looks), len(layers))).round(3).tolist()
         cosines[0][0] = None if seed else 0.5  # not a number, of the second seed
         rows = [

@@ -22,9 +22,11 @@ from mdcg.recipes.recipe import Recipe
 from mdcg.report.files import markdown
 from mdcg.report.notes import NOTES, read_notes
 from mdcg.report.reproduction import BEGIN, END, compared, reproduction, write_reproduction
-from mdcg.results.read import Run, find_runs
-from mdcg.results.settings import PRESETS, holm, paper_cell, preset_of, summarise
+from mdcg.results.read import find_runs
+from mdcg.results.settings import PRESETS, paper_cell, preset_of, summarise
+from mdcg.results.statistics import holm
 from mdcg.runs.archive import write_archive
+from mdcg.runs.finished import FinishedRun
 from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
 from mdcg.scenario import parse
@@ -115,7 +117,7 @@ def test_holm_is_bonferroni_of_every_family_that_a_hypothesis_is_in(ps: list[flo
 # ---- the page, from made-up runs ----
 
 
-def made(spec: RunSpec, acc: float, bwt_final: float = -5.0) -> Run:
+def made(spec: RunSpec, acc: float, bwt_final: float = -5.0) -> FinishedRun:
     """A run that ends with `acc` percent on each of five tasks, the first four of which lost as much as asked for."""
     learned, final = round(100 * (acc - bwt_final)), round(100 * acc)
     correct = [[learned if i == j else 0 for j in range(5)] for i in range(4)]
@@ -123,10 +125,10 @@ def made(spec: RunSpec, acc: float, bwt_final: float = -5.0) -> Run:
         spec=spec, sizes=[2] * 5, order=list(range(10)), class_names=list("abcdefghij"), total=[10_000] * 5,
         correct=[*correct, [final] * 5], memory={}, history=[], seconds=1.0,
     )  # fmt: skip
-    return Run("nowhere", record)
+    return FinishedRun(Path("nowhere"), record)
 
 
-def several(accs: Sequence[float], *about: Any, bwt_final: float = -5.0, **more: Any) -> list[Run]:
+def several(accs: Sequence[float], *about: Any, bwt_final: float = -5.0, **more: Any) -> list[FinishedRun]:
     """One for each seed."""
     spec = asked("c10-5", *about, **more)
     return [made(spec.model_copy(update={"seed": seed}), acc, bwt_final) for seed, acc in enumerate(accs)]
@@ -182,7 +184,7 @@ def test_the_family_is_the_printed_table_and_the_preset() -> None:
     """Another scenario of the table joins it, another table or preset does not."""
     runs = several(CLOSE, "replay", 2000)
 
-    def p(more: list[Run], preset: Preset = "paper", method: str = "replay", memory: int = 2000) -> float:
+    def p(more: list[FinishedRun], preset: Preset = "paper", method: str = "replay", memory: int = 2000) -> float:
         (one,) = [
             one
             for one in compared([*runs, *more])
@@ -237,7 +239,7 @@ def test_of_equals_the_outcome_does_not_decide() -> None:
 
 def test_runs_of_different_precision_are_not_averaged() -> None:
     def shown(**counts: int) -> str:
-        runs: list[Run] = []
+        runs: list[FinishedRun] = []
         for precision, count in counts.items():
             acc = {"bf16": 20.0, "tf32": 30.0, "fp32": 40.0}[precision]
             runs += several([acc] * count, "replay", 500, precision=precision)

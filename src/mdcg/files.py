@@ -1,18 +1,21 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and folders that one process holds."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from mdcg.errors import Busy, MachineError
 
 PARTIAL = ".partial"  # suffix of a file that is still being written
+LOCK = ".lock"  # file that a folder is held by
+OWNER = ".owner"  # and one that names who holds it: a locked file cannot be read on every system
 
 
 @contextlib.contextmanager
@@ -27,7 +30,7 @@ def whole_file(path: Path) -> Iterator[Path]:
         yield partial
         _flush(partial)
         partial.replace(path)
-        _flush(path.parent)  # a rename is on disk only once its folder is
+        _flush_folder(path.parent)  # a rename is on disk only once its folder is
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise MachineError(
@@ -43,8 +46,15 @@ def write_whole(path: Path, content: bytes) -> None:
         partial.write_bytes(content)
 
 
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
+def _flush(file: Path) -> None:
+    with file.open("rb+") as opened:  # Windows flushes only what may be written
+        os.fsync(opened.fileno())
+
+
+def _flush_folder(folder: Path) -> None:
+    if sys.platform == "win32":  # which cannot open a folder
+        return
+    handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
@@ -60,6 +70,8 @@ def remove_partial(folder: Path) -> None:
 
 
 def _is_running(process: int) -> bool:
+    if sys.platform == "win32":  # where signal 0 is Ctrl-C: rather leave a file than end its writer
+        return True
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -69,37 +81,50 @@ def _is_running(process: int) -> bool:
     return True
 
 
+def readable(path: Path) -> str:
+    """A path as text, whatever bytes its name is made of."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
 def in_use(folder: Path) -> bool:
     """Whether a process holds `folder`."""
-    try:
-        with (folder / ".lock").open() as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # nobody ever held it
+    if not (folder / LOCK).exists():  # nobody ever held it, and to try would leave a file
         return False
-    return False
+    try:
+        with FileLock(folder / LOCK, timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:  # not ours to hold
+        return False
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold `folder` for this process alone; the system lets go when the process ends, however it ends."""
+    lock, owner = FileLock(folder / LOCK, timeout=0), folder / OWNER
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".lock").open("a+")
+        lock.acquire()
+    except Timeout:
+        raise Busy(f"{folder} is in use by {_name(owner)}; wait for it to end, or choose another folder.") from None
     except OSError as error:
         raise MachineError(
             f"cannot write in {folder}: {error.strerror or error}; choose another folder for it."
         ) from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            owner = file.read().strip() or "another process"
-            raise Busy(f"{folder} is in use by {owner}; wait for it to end, or choose another folder.") from None
-        file.seek(0)
-        file.truncate()
-        file.write(f"process {os.getpid()}")
-        file.flush()
+    try:
+        with contextlib.suppress(OSError):  # held all the same
+            owner.write_text(f"process {os.getpid()}", "utf-8")
         yield
+    finally:
+        with contextlib.suppress(OSError):
+            owner.unlink()
+        lock.release()
+
+
+def _name(owner: Path) -> str:
+    """The process that holds a folder, as far as it has told."""
+    try:
+        return owner.read_text("utf-8") or "another process"
+    except (OSError, ValueError):
+        return "another process"

@@ -21,11 +21,11 @@ def report(
     ] = None,
 ) -> None:
     """Make a page and tables (Markdown, LaTeX, CSV) of all finished runs in a folder, beside the paper's numbers."""
-    from mdcg.files import write_whole
+    from mdcg.files import readable, write_whole
     from mdcg.report.files import csv_table, latex, markdown
     from mdcg.report.notes import NOTES
     from mdcg.report.reproduction import write_reproduction
-    from mdcg.results.read import find_runs, readable
+    from mdcg.results.read import find_runs
     from mdcg.results.settings import summarise
 
     found = find_runs(runs)

@@ -100,11 +100,11 @@ def _print_share(sweep: Sweep, options: dict[str, Any]) -> None:
 def _write_page(path: Path, sweep: Sweep) -> None:
     from mdcg.files import write_whole
     from mdcg.report.page.page import page
-    from mdcg.results.read import Run, readable
     from mdcg.results.settings import summarise
+    from mdcg.runs.finished import FinishedRun
 
     store, records = sweep.context.store, sweep.records()
-    runs = [Run(readable(store.where(spec)), records[spec.name]) for spec in sweep.specs]
+    runs = [FinishedRun(store.where(spec), records[spec.name]) for spec in sweep.specs]
     write_whole(path, page(summarise(runs), sweep.title).encode("utf-8", "replace"))
 
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mdcg import paper
 from mdcg.errors import MdcgError
 from mdcg.recipes.recipe import Recipe
 from mdcg.registry import Registry, first_line
-from mdcg.runs.record import Record
-from mdcg.runs.spec import RunSpec
-from mdcg.runs.store import measured_file, read_measurements
+from mdcg.runs.finished import FinishedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -22,29 +18,6 @@ if TYPE_CHECKING:
 Row = dict[str, Any]  # of the CSV file: words and numbers
 MEMORIES = {"digits-5": [50, 100, 200]}  # where the paper has none
 USUAL = {"digits-5": 100}
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished run, and what was measured of it."""
-
-    folder: Path
-    record: Record
-
-    @property
-    def spec(self) -> RunSpec:
-        return self.record.spec
-
-    def has(self, probe: str) -> bool:
-        return measured_file(self.folder, probe).is_file()
-
-    def measured(self, probe: str) -> list[Row]:
-        """One row per look: task (from 1), epoch (0: the task begins), step, and what the probe measures."""
-        return read_measurements(self.folder, probe).rows
-
-    def named(self) -> Row:
-        """What tells its rows from those of other runs."""
-        return {"method": self.spec.method, "memory": self.spec.memory, "seed": self.spec.seed}
 
 
 class Figure(ABC):
@@ -77,10 +50,10 @@ class OfRuns(Figure):
         the person who asks has chosen any."""
 
     @abstractmethod
-    def numbers(self, runs: Sequence[Run]) -> list[Row]:
+    def numbers(self, runs: Sequence[FinishedRun]) -> list[Row]:
         """One row for each number that is drawn, or that goes into a mean that is drawn."""
 
-    def pick(self, runs: Sequence[Run]) -> list[Run]:
+    def pick(self, runs: Sequence[FinishedRun]) -> list[FinishedRun]:
         """Of runs of one scenario and protocol, those that it can show together; none, if there is nothing to see."""
         return [
             run for run in runs if len(run.record.sizes) >= self.tasks and all(run.has(probe) for probe in self.probes)

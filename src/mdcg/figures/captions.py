@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from mdcg.figures.base import Row, Run
+from mdcg.figures.base import Row
 from mdcg.methods import METHODS
 from mdcg.recipes.parsing import spell_seeds
+from mdcg.runs.finished import FinishedRun
 
 
-def of_runs(runs: Sequence[Run]) -> str:
+def of_runs(runs: Sequence[FinishedRun]) -> str:
     """How many runs, of which methods and settings, with which seeds, trained how."""
     specs = [run.spec for run in runs]
     seeds = sorted({spec.seed for spec in specs})
@@ -53,7 +54,7 @@ def averaged(
     return f"Mean over seeds, and {spread}." if spread else "Mean over seeds."
 
 
-def _method(name: str, runs: Sequence[Run]) -> str:
+def _method(name: str, runs: Sequence[FinishedRun]) -> str:
     """A method with its weights, other settings where they are not the usual ones, and its head likewise."""
     specs = [run.spec for run in runs if run.spec.method == name]
     heads = _listed(spec.head for spec in specs)

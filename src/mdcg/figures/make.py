@@ -16,13 +16,14 @@ from mdcg.errors import MachineError, MdcgError
 from mdcg.execute.context import Context
 from mdcg.execute.sweep import Sweep
 from mdcg.figures import captions, style
-from mdcg.figures.base import FIGURES, Figure, OfModels, OfRuns, Row, Run, recipe_of
+from mdcg.figures.base import FIGURES, Figure, OfModels, OfRuns, Row, recipe_of
 from mdcg.figures.read import UNFIT, numbers
 from mdcg.files import write_whole
 from mdcg.methods import METHODS
 from mdcg.recipes.grid import Cell, cells, expand
 from mdcg.recipes.parsing import parse_seeds
 from mdcg.recipes.recipe import Recipe
+from mdcg.runs.finished import FinishedRun
 from mdcg.runs.share import Share
 from mdcg.runs.spec import RunSpec
 from mdcg.runs.store import Store
@@ -133,7 +134,7 @@ def _numbers(name: str, figure: Figure, specs: Sequence[RunSpec], asked: Recipe)
     assert isinstance(figure, OfRuns)
     store = Store(asked.out, figure.probes)
     found = [(store.folder(spec), store.finished(spec)) for spec in specs]
-    runs = [Run(folder, record) for folder, record in found if record is not None]
+    runs = [FinishedRun(folder, record) for folder, record in found if record is not None]
     if not runs:
         raise MdcgError(f"no run that the figure {name} needs could be trained, so there is nothing to draw.")
     return numbers(figure, runs), captions.of_runs(runs)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mdcg.errors import MdcgError
-from mdcg.figures.base import OfRuns, Row, Run
+from mdcg.figures.base import OfRuns, Row
+from mdcg.runs.finished import FinishedRun
 from mdcg.runs.store import measured_file
 
 UNFIT = (LookupError, TypeError, ValueError)  # of rows that lack a look or a key, or hold what is no number
 
 
-def numbers(figure: OfRuns, runs: Sequence[Run]) -> list[Row]:
+def numbers(figure: OfRuns, runs: Sequence[FinishedRun]) -> list[Row]:
     """At least one row of every run."""
     for run in runs:
         for probe in figure.probes:
@@ -31,7 +32,7 @@ def numbers(figure: OfRuns, runs: Sequence[Run]) -> list[Row]:
     return rows
 
 
-def _damaged(run: Run, probes: Sequence[str]) -> MdcgError:
+def _damaged(run: FinishedRun, probes: Sequence[str]) -> MdcgError:
     """Once its file is gone, a run counts as not looked at."""
     what, files = " or ".join(probes), " and ".join(str(measured_file(run.folder, probe)) for probe in probes)
     return MdcgError(

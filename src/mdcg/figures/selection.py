@@ -5,30 +5,31 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from mdcg.figures.base import USUAL, Run
+from mdcg.figures.base import USUAL
 from mdcg.methods import METHODS
 from mdcg.models import HEADS
+from mdcg.runs.finished import FinishedRun
 
 #: In these members of one drawing may differ.
 FREE = {"method", "hyperparameters", "memory", "head", "head_settings", "seed", "evaluate_every"}
 
 
-def installed(runs: Sequence[Run]) -> list[Run]:
+def installed(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
     """Those whose method and head are here: nothing is known of others, which a package brought that is gone."""
     methods, heads = METHODS.names(), HEADS.names()
     return [run for run in runs if run.spec.method in methods and run.spec.head in heads]
 
 
-def one_protocol(runs: Sequence[Run]) -> list[Run]:
+def one_protocol(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
     """Those trained as most are: the same network, epochs, precision and so on."""
     keys = [run.spec.model_dump_json(exclude=FREE) for run in runs]
     most = Counter(keys).most_common(1)
     return [run for run, key in zip(runs, keys, strict=True) if key == most[0][0]]
 
 
-def alike(runs: Sequence[Run], besides: Collection[str] = ("seed",)) -> list[list[Run]]:
+def alike(runs: Sequence[FinishedRun], besides: Collection[str] = ("seed",)) -> list[list[FinishedRun]]:
     """The runs in parts that agree in every setting but these (`seed`, `memory`, or one of method or head)."""
-    parts: dict[tuple[tuple[str, object], ...], list[Run]] = {}
+    parts: dict[tuple[tuple[str, object], ...], list[FinishedRun]] = {}
     for run in runs:
         known = run.spec.settings().items()
         key = tuple(sorted((name, value) for name, value in known if name.removeprefix("set.") not in besides))
@@ -36,7 +37,7 @@ def alike(runs: Sequence[Run], besides: Collection[str] = ("seed",)) -> list[lis
     return list(parts.values())
 
 
-def usual(run: Run, besides: Collection[str] = ()) -> bool:
+def usual(run: FinishedRun, besides: Collection[str] = ()) -> bool:
     """Whether its head is the method's own, and all settings but these are those chosen for its memory size."""
     spec, kind = run.spec, METHODS[run.spec.method]
     expected = kind(**kind.tuned(spec.scenario, spec.memory)).model_dump()
@@ -49,24 +50,24 @@ def usual(run: Run, besides: Collection[str] = ()) -> bool:
     )
 
 
-def one_setting(runs: Sequence[Run], method: str | None = None) -> list[Run]:
+def one_setting(runs: Sequence[FinishedRun], method: str | None = None) -> list[FinishedRun]:
     """Runs that differ in nothing but the seed: of several settings one of this method, if there is any, with the most
     seeds, then the usual one, then that with the usual memory."""
 
-    def rank(own: list[Run]) -> tuple[bool, int, bool, bool]:
+    def rank(own: list[FinishedRun]) -> tuple[bool, int, bool, bool]:
         spec = own[0].spec
         return spec.method == method, len(own), usual(own[0]), spec.memory == USUAL.get(spec.scenario, 500)
 
     return max(alike(runs), key=rank, default=[])
 
 
-def one_setting_each(runs: Sequence[Run]) -> list[Run]:
+def one_setting_each(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
     """The same of every method."""
     methods = dict.fromkeys(run.spec.method for run in runs)
     return [run for method in methods for run in one_setting([run for run in runs if run.spec.method == method])]
 
 
-def side_by_side(runs: Sequence[Run]) -> list[Run]:
+def side_by_side(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
     """The same, all with memories of one size: that of most runs. Methods without one join them."""
     if not runs:
         return []

@@ -142,7 +142,7 @@ def _csv_row(setting: Setting) -> dict[str, object]:
         "head": spec.head,
         "memory": spec.memory,
         "runs": len(setting.runs),
-        "seeds": " ".join(str(run.record.spec.seed) for run in setting.runs),
+        "seeds": " ".join(str(run.spec.seed) for run in setting.runs),
     }
     for name in MEASURED:
         row |= {name: _plain(setting.stats[name].mean), f"{name}_std": _plain(setting.stats[name].std)}

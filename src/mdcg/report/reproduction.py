@@ -15,8 +15,9 @@ from mdcg.methods import METHODS
 from mdcg.methods.base import Preset
 from mdcg.report.notes import Noted, listed, read_notes
 from mdcg.report.terminal import spread
-from mdcg.results.read import Run
-from mdcg.results.settings import ALPHA, PRESETS, Setting, holm, preset_of, settings_of_preset, summarise
+from mdcg.results.settings import PRESETS, Setting, preset_of, settings_of_preset, summarise
+from mdcg.results.statistics import ALPHA, holm
+from mdcg.runs.finished import FinishedRun
 
 BEGIN = "<!-- From here on written by: mdcg report RUNS --reproduction FILE -->"
 END = "<!-- Up to here -->"
@@ -58,7 +59,7 @@ class Compared:
         return self.p.get(preset, 1.0) < ALPHA
 
 
-def write_reproduction(path: Path, runs: Iterable[Run], notes: Path) -> None:
+def write_reproduction(path: Path, runs: Iterable[FinishedRun], notes: Path) -> None:
     """Make the page, or renew what stands between the two comments of one that is there."""
     block = f"{BEGIN}\n\n{reproduction(runs, read_notes(notes))}\n{END}"
     try:
@@ -71,7 +72,7 @@ def write_reproduction(path: Path, runs: Iterable[Run], notes: Path) -> None:
     write_whole(path, (before[: before.index(BEGIN)] + block + before[before.index(END) + len(END) :]).encode())
 
 
-def reproduction(runs: Iterable[Run], noted: Noted) -> str:
+def reproduction(runs: Iterable[FinishedRun], noted: Noted) -> str:
     """The tables, what differs and why, and what is missing, as Markdown."""
     tables = compared(runs)
     parts = [INTRO]
@@ -83,7 +84,7 @@ def reproduction(runs: Iterable[Run], noted: Noted) -> str:
     return "\n".join(parts)
 
 
-def compared(runs: Iterable[Run]) -> list[Compared]:
+def compared(runs: Iterable[FinishedRun]) -> list[Compared]:
     """Every cell of each table, in the paper's order; Table 2's where there are runs of any."""
     found: dict[tuple[str, str, int, str, Preset], list[Setting]] = {}
     for setting in (setting for section in summarise(runs) for setting in section.settings):

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from mdcg.errors import MdcgError
-from mdcg.runs.record import Record
+from mdcg.runs.finished import FinishedRun
 from mdcg.runs.store import Store
 from mdcg.scenario import parse
 
 
 @dataclass(frozen=True)
-class Run:
-    """A finished run and where it lies."""
-
-    folder: str
-    record: Record
-
-    @property
-    def finished(self) -> str:
-        """When, as ISO 8601; empty where the record does not say."""
-        return self.record.environment.finished or ""
-
-
-@dataclass(frozen=True)
 class Found:
-    runs: list[Run]
+    runs: list[FinishedRun]
     unreadable: int  # results that are damaged or foreign, folders that may not be read
     copies: int  # results of runs that were found elsewhere too
 
@@ -50,7 +36,7 @@ def find_runs(root: Path) -> Found:
         except MdcgError:
             unreadable += 1
         else:
-            runs.append(Run(readable(folder), record))
+            runs.append(FinishedRun(folder, record))
     unreadable += len(refused)
     if not runs:
         damaged = f" ({unreadable} could not be read)" if unreadable else ""
@@ -59,12 +45,7 @@ def find_runs(root: Path) -> Found:
     return Found(newest, unreadable, len(runs) - len(newest))
 
 
-def distinct(runs: Iterable[Run]) -> list[Run]:
+def distinct(runs: Iterable[FinishedRun]) -> list[FinishedRun]:
     """The newest of equal runs, in the order of their folders."""
-    by_spec = {run.record.spec.digest(): run for run in sorted(runs, key=lambda run: run.finished)}
+    by_spec = {run.spec.digest(): run for run in sorted(runs, key=lambda run: run.finished)}
     return sorted(by_spec.values(), key=lambda run: run.folder)
-
-
-def readable(path: Path) -> str:
-    """A path as text, whatever bytes its name is made of."""
-    return os.fsencode(path).decode("utf-8", "replace")

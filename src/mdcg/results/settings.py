@@ -19,12 +19,12 @@ from mdcg.metrics import Matrix
 from mdcg.models import HEADS
 from mdcg.recipes import presets
 from mdcg.recipes.protocol import PAPER
-from mdcg.results.read import Run
+from mdcg.results.statistics import ALPHA, Spread, welch
+from mdcg.runs.finished import FinishedRun
 from mdcg.runs.spec import RunSpec, format_of
 from mdcg.scenario import SCENARIOS, parse
 
 PRESETS: tuple[Preset, ...] = get_args(Preset)
-ALPHA = 0.05  # a difference with a smaller p counts as significant
 #: Named in other ways than by "field value", or no difference between settings of one section.
 ELSEWHERE = {"scenario", "fingerprint", "hold_out", "method", "memory", "head", "hyperparameters", "head_settings"}
 WATCHED = "evaluate_every"  # more looks at the same training: named only where nothing else differs
@@ -32,29 +32,16 @@ FACTS = tuple(field for field in RunSpec.model_fields if field not in {*ELSEWHER
 
 
 @dataclass(frozen=True)
-class Spread:
-    """A mean and the sample standard deviation behind it, NaN where there is none."""
-
-    n: int
-    mean: float
-    std: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        return cls(len(values), *metrics.mean_std(values))
-
-
-@dataclass(frozen=True)
 class Setting:
     """Runs that differ in nothing but the seed. `name` tells them from all others of the same memory and section."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[FinishedRun, ...]
     name: str
 
     @property
     def spec(self) -> RunSpec:
         """That of the first seed."""
-        return self.runs[0].record.spec
+        return self.runs[0].spec
 
     @property
     def label(self) -> str:
@@ -129,39 +116,6 @@ class Section:
         return found
 
 
-def welch(ours: Spread, theirs: Spread) -> float | None:
-    """Welch's t-test: the two-sided p of a difference between two means; None where a spread is missing.
-
-    >>> round(welch(Spread(5, 65.0, 1.0), Spread(5, 66.0, 1.5)), 3)
-    0.255
-    """
-    if min(ours.n, theirs.n) < 2 or math.isnan(ours.std) or math.isnan(theirs.std):
-        return None
-    a, b = ours.std**2 / ours.n, theirs.std**2 / theirs.n
-    if a + b == 0:
-        return None
-    t = (ours.mean - theirs.mean) / math.sqrt(a + b)
-    freedom = (a + b) ** 2 / (a**2 / (ours.n - 1) + b**2 / (theirs.n - 1))
-    from scipy.special import stdtr  # only here: it takes a while to load
-
-    return float(2 * stdtr(freedom, -abs(t)))
-
-
-def holm(ps: Sequence[float]) -> list[float]:
-    """Holm's correction: what each p is worth among all of them, in their order.
-
-    That any of them is below 0.05 by chance alone then happens in 5% of such families, or less.
-
-    >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
-    [0.03, 0.06, 0.06]
-    """
-    adjusted, least = [0.0] * len(ps), 0.0
-    for rank, place in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
-        least = max(least, min(1.0, (len(ps) - rank) * ps[place]))
-        adjusted[place] = least
-    return adjusted
-
-
 def paper_cell(spec: RunSpec) -> paper.Cell | None:
     """What the paper prints for runs like this one. The preset `published` is another reading of the same paper."""
     if preset_of(spec) is None:
@@ -213,15 +167,15 @@ def _papers_head(spec: RunSpec) -> str:
     return {published: ours for ours, published in presets.HEADS.items()}.get(spec.head, spec.head)
 
 
-def summarise(runs: Iterable[Run]) -> list[Section]:
+def summarise(runs: Iterable[FinishedRun]) -> list[Section]:
     """Settings by what they were evaluated on, best first."""
-    groups: dict[str, list[Run]] = {}
-    for run in sorted(runs, key=lambda run: run.record.spec.seed):
-        alike = run.record.spec.model_dump(exclude={"seed"}) | {"sizes": run.record.sizes}
+    groups: dict[str, list[FinishedRun]] = {}
+    for run in sorted(runs, key=lambda run: run.spec.seed):
+        alike = run.spec.model_dump(exclude={"seed"}) | {"sizes": run.record.sizes}
         groups.setdefault(json.dumps(alike, sort_keys=True), []).append(run)
-    by_images: dict[tuple[str, float, str], list[list[Run]]] = {}
+    by_images: dict[tuple[str, float, str], list[list[FinishedRun]]] = {}
     for group in groups.values():
-        spec = group[0].record.spec
+        spec = group[0].spec
         by_images.setdefault((spec.scenario, spec.hold_out, spec.fingerprint), []).append(group)
     versions = Counter((scenario, hold_out) for scenario, hold_out, _ in by_images)
     sections = []
@@ -237,10 +191,10 @@ def _usual_order(key: tuple[str, float, str]) -> tuple[int, str, float, str]:
     return known, *key
 
 
-def _section(title: str, groups: list[list[Run]]) -> Section:
+def _section(title: str, groups: list[list[FinishedRun]]) -> Section:
     facts = [_facts(group[0]) for group in groups]
     usual = {key: Counter(fact[key] for fact in facts).most_common(1)[0][0] for key in facts[0]}
-    specs = [group[0].record.spec for group in groups]
+    specs = [group[0].spec for group in groups]
     exceptions = [
         [
             f"{key.replace('_', ' ')} {fact[key]}"
@@ -262,10 +216,9 @@ def _section(title: str, groups: list[list[Run]]) -> Section:
     return Section(title, _shared(usual, any(exceptions)), tuple(settings))
 
 
-def _facts(run: Run) -> dict[str, str]:
+def _facts(run: FinishedRun) -> dict[str, str]:
     """How a run was trained, method and memory apart, as text."""
-    spec = run.record.spec
-    return {field: _text(getattr(spec, field)) for field in FACTS} | {"tasks": "+".join(map(str, run.record.sizes))}
+    return {field: _text(getattr(run.spec, field)) for field in FACTS} | {"tasks": "+".join(map(str, run.record.sizes))}
 
 
 def _shared(usual: dict[str, str], exceptions: bool) -> str:

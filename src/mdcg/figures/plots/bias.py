@@ -9,12 +9,13 @@ from matplotlib.figure import Figure as Drawing
 
 from mdcg.errors import MdcgError
 from mdcg.figures import captions, style
-from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, recipe_of
+from mdcg.figures.base import FIGURES, OfRuns, Row, memory, recipe_of
 from mdcg.figures.plots import single
 from mdcg.figures.plots.tasks import some
 from mdcg.figures.selection import one_setting
 from mdcg.methods import METHODS
 from mdcg.recipes.recipe import Recipe
+from mdcg.runs.finished import FinishedRun
 
 METHOD = "replay"
 PANELS = {
@@ -40,10 +41,10 @@ class Bias(OfRuns):
             )
         return [recipe_of(asked, [method], memory(asked))]
 
-    def pick(self, runs: Sequence[Run]) -> list[Run]:
+    def pick(self, runs: Sequence[FinishedRun]) -> list[FinishedRun]:
         return one_setting([run for run in super().pick(runs) if not METHODS[run.spec.method].starts_anew], METHOD)
 
-    def numbers(self, runs: Sequence[Run]) -> list[Row]:
+    def numbers(self, runs: Sequence[FinishedRun]) -> list[Row]:
         return [row for run in runs for row in _of_run(run)]
 
     def draw(self, rows: Sequence[Row]) -> Drawing:
@@ -80,7 +81,7 @@ class Bias(OfRuns):
         )
 
 
-def _of_run(run: Run) -> list[Row]:
+def _of_run(run: FinishedRun) -> list[Row]:
     """With what has changed since each task had just been learned: since the task after it began."""
     looks = run.measured("memory")
     learned = {row["task"] - 1: row for row in looks if row["epoch"] == 0}

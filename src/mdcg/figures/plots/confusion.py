@@ -13,11 +13,12 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure as Drawing
 
 from mdcg.figures import captions, style
-from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, recipe_of
+from mdcg.figures.base import FIGURES, OfRuns, Row, memory, recipe_of
 from mdcg.figures.plots.tasks import task_of
 from mdcg.figures.selection import one_setting_each
 from mdcg.metrics import Matrix
 from mdcg.recipes.recipe import Recipe
+from mdcg.runs.finished import FinishedRun
 
 SHOWN = ("replay", "md-cg")
 FEW = 20  # classes, whose cells have room for a number
@@ -34,7 +35,7 @@ class Confusion(OfRuns):
     def wanted(self, asked: Recipe) -> list[Recipe]:
         return [recipe_of(asked, asked.methods or SHOWN, memory(asked))]
 
-    def numbers(self, runs: Sequence[Run]) -> list[Row]:
+    def numbers(self, runs: Sequence[FinishedRun]) -> list[Row]:
         rows: list[Row] = []
         for run in runs:
             sizes, task = run.record.sizes, task_of(run.record.sizes)
@@ -53,7 +54,7 @@ class Confusion(OfRuns):
             ]
         return rows
 
-    def pick(self, runs: Sequence[Run]) -> list[Run]:
+    def pick(self, runs: Sequence[FinishedRun]) -> list[FinishedRun]:
         return one_setting_each(super().pick(runs))
 
     def draw(self, rows: Sequence[Row]) -> Drawing:

@@ -9,10 +9,11 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 
 from mdcg.figures import captions, style
-from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, recipe_of
+from mdcg.figures.base import FIGURES, OfRuns, Row, memory, recipe_of
 from mdcg.figures.plots import single
 from mdcg.figures.selection import side_by_side
 from mdcg.recipes.recipe import Recipe
+from mdcg.runs.finished import FinishedRun
 
 SHOWN = ("der", "replay", "ld", "md-cg")
 
@@ -27,7 +28,7 @@ class Drift(OfRuns):
     def wanted(self, asked: Recipe) -> list[Recipe]:
         return [recipe_of(asked, asked.methods or SHOWN, memory(asked))]
 
-    def numbers(self, runs: Sequence[Run]) -> list[Row]:
+    def numbers(self, runs: Sequence[FinishedRun]) -> list[Row]:
         return [
             {**single.moments(run, row), "past_task": past, "kl": kl}
             for run in runs
@@ -35,7 +36,7 @@ class Drift(OfRuns):
             for past, kl in enumerate(row["kl"], start=1)
         ]
 
-    def pick(self, runs: Sequence[Run]) -> list[Run]:
+    def pick(self, runs: Sequence[FinishedRun]) -> list[FinishedRun]:
         return side_by_side(super().pick(runs))
 
     def draw(self, rows: Sequence[Row]) -> Drawing:

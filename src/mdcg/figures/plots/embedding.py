@@ -12,11 +12,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 from mdcg.figures import style
-from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, recipe_of
+from mdcg.figures.base import FIGURES, OfRuns, Row, memory, recipe_of
 from mdcg.figures.plots.tasks import task_of
 from mdcg.figures.selection import one_setting_each
 from mdcg.metrics import Matrix
 from mdcg.recipes.recipe import Recipe
+from mdcg.runs.finished import FinishedRun
 
 MOMENTS = ("before", "after")
 
@@ -34,7 +35,7 @@ class Embedding(OfRuns):
         first = asked.model_copy(update={"seeds": asked.seeds[:1]})
         return [recipe_of(first, asked.methods or ["md-cg"], memory(asked))]
 
-    def numbers(self, runs: Sequence[Run]) -> list[Row]:
+    def numbers(self, runs: Sequence[FinishedRun]) -> list[Row]:
         rows: list[Row] = []
         for run in runs:
             sizes, task = run.record.sizes, task_of(run.record.sizes)
@@ -57,7 +58,7 @@ class Embedding(OfRuns):
                 ]
         return rows
 
-    def pick(self, runs: Sequence[Run]) -> list[Run]:
+    def pick(self, runs: Sequence[FinishedRun]) -> list[FinishedRun]:
         """Of each method the first seed."""
         chosen = sorted(one_setting_each(super().pick(runs)), key=lambda run: run.spec.seed, reverse=True)
         return list({run.spec.method: run for run in chosen}.values())
@@ -92,14 +93,13 @@ class Embedding(OfRuns):
 def principal(features: Matrix) -> tuple[Matrix, list[float]]:
     """Features (n, F) on their first two principal axes (n, 2), and the percent of the variance along each.
 
-    An axis points to where its largest entry is positive, so that the map does not flip.
+    scikit-learn points an axis to where its largest entry is positive, so that the map does not flip.
     """
-    centred = features - features.mean(0)
-    _, lengths, axes = np.linalg.svd(centred, full_matrices=False)
-    first = axes[:2]
-    largest = np.take_along_axis(first, np.abs(first).argmax(1)[:, None], 1)
-    variance = lengths**2
-    return centred @ (first * np.sign(largest)).T, (100 * variance[:2] / variance.sum()).tolist()
+    from sklearn.decomposition import PCA  # only here: it takes a while to load
+
+    axes = PCA(2, svd_solver="full")  # exact; the default may draw random numbers where there is much data
+    places: Matrix = axes.fit_transform(features)
+    return places, (100 * axes.explained_variance_ratio_).tolist()
 
 
 def first_seed(rows: Sequence[Row], method: str) -> int:

@@ -12,11 +12,12 @@ from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 from mdcg import metrics
 from mdcg.errors import MdcgError
 from mdcg.figures import captions, style
-from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memories, recipe_of
+from mdcg.figures.base import FIGURES, OfRuns, Row, memories, recipe_of
 from mdcg.figures.plots.overhead import overhead
 from mdcg.figures.selection import alike, usual
 from mdcg.methods import METHODS
 from mdcg.recipes.recipe import Recipe
+from mdcg.runs.finished import FinishedRun
 
 SHOWN = ("replay", "der", "er-ace", "er-lode", "md-cg")
 
@@ -36,7 +37,7 @@ class Floats(OfRuns):
             )
         return [recipe_of(asked, methods, memories(asked))]
 
-    def numbers(self, runs: Sequence[Run]) -> list[Row]:
+    def numbers(self, runs: Sequence[FinishedRun]) -> list[Row]:
         rows = []
         for run in runs:
             kept = overhead(run.spec, run.record.sizes)
@@ -44,9 +45,9 @@ class Floats(OfRuns):
             rows.append({**run.named(), **asdict(kept), **found})
         return rows
 
-    def pick(self, runs: Sequence[Run]) -> list[Run]:
+    def pick(self, runs: Sequence[FinishedRun]) -> list[FinishedRun]:
         """Of each method and memory size the setting with most seeds; at least two sizes."""
-        cells: dict[tuple[str, int], list[Run]] = {}
+        cells: dict[tuple[str, int], list[FinishedRun]] = {}
         for run in super().pick(runs):
             if METHODS[run.spec.method].uses_memory:
                 cells.setdefault((run.spec.method, run.spec.memory), []).append(run)

@@ -8,10 +8,11 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 
 from mdcg.figures import captions, style
-from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, recipe_of
+from mdcg.figures.base import FIGURES, OfRuns, Row, memory, recipe_of
 from mdcg.figures.plots.tasks import some
 from mdcg.figures.selection import side_by_side
 from mdcg.recipes.recipe import Recipe
+from mdcg.runs.finished import FinishedRun
 
 SHOWN = ("naive", "replay", "er-ace", "md-cg")
 NUMBERS = 10  # which stand side by side below a panel
@@ -24,7 +25,7 @@ class Forgetting(OfRuns):
     def wanted(self, asked: Recipe) -> list[Recipe]:
         return [recipe_of(asked, asked.methods or SHOWN, memory(asked))]
 
-    def numbers(self, runs: Sequence[Run]) -> list[Row]:
+    def numbers(self, runs: Sequence[FinishedRun]) -> list[Row]:
         return [
             {**run.named(), "task": j + 1, "learned": i + 1, "accuracy": round(float(run.record.R[i, j]), 4)}
             for run in runs
@@ -32,7 +33,7 @@ class Forgetting(OfRuns):
             for j in range(i + 1)
         ]
 
-    def pick(self, runs: Sequence[Run]) -> list[Run]:
+    def pick(self, runs: Sequence[FinishedRun]) -> list[FinishedRun]:
         return side_by_side(super().pick(runs))
 
     def draw(self, rows: Sequence[Row]) -> Drawing:

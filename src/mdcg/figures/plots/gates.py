@@ -10,10 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 from mdcg.figures import captions, style
-from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, recipe_of
+from mdcg.figures.base import FIGURES, OfRuns, Row, memory, recipe_of
 from mdcg.figures.plots import single
 from mdcg.figures.selection import one_setting
 from mdcg.recipes.recipe import Recipe
+from mdcg.runs.finished import FinishedRun
 
 METHOD = "md-cg"
 MEAN, LARGEST, PRODUCT = "gates, on average", "gates, largest", "a class's product of gates, largest"
@@ -53,10 +54,10 @@ class Gates(OfRuns):
     def wanted(self, asked: Recipe) -> list[Recipe]:
         return [recipe_of(asked, single.one_method("gates", asked, METHOD), memory(asked))]
 
-    def pick(self, runs: Sequence[Run]) -> list[Run]:
+    def pick(self, runs: Sequence[FinishedRun]) -> list[FinishedRun]:
         return one_setting(super().pick(runs), METHOD)
 
-    def numbers(self, runs: Sequence[Run]) -> list[Row]:
+    def numbers(self, runs: Sequence[FinishedRun]) -> list[Row]:
         return [
             {
                 **run.named(),

@@ -10,11 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 from mdcg.figures import captions, style
-from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, recipe_of
+from mdcg.figures.base import FIGURES, OfRuns, Row, memory, recipe_of
 from mdcg.figures.plots import single
 from mdcg.figures.selection import one_setting
 from mdcg.metrics import Matrix
 from mdcg.recipes.recipe import Recipe
+from mdcg.runs.finished import FinishedRun
 
 
 @FIGURES.register("gradients")
@@ -27,7 +28,7 @@ class Gradients(OfRuns):
     def wanted(self, asked: Recipe) -> list[Recipe]:
         return [recipe_of(asked, single.one_method("gradients", asked, "der"), memory(asked))]
 
-    def numbers(self, runs: Sequence[Run]) -> list[Row]:
+    def numbers(self, runs: Sequence[FinishedRun]) -> list[Row]:
         return [
             {**single.moments(run, row), "layer": layer, "cosine": cosine}
             for run in runs
@@ -35,7 +36,7 @@ class Gradients(OfRuns):
             for layer, cosine in zip(row["layers"], row["cosine"], strict=True)
         ]
 
-    def pick(self, runs: Sequence[Run]) -> list[Run]:
+    def pick(self, runs: Sequence[FinishedRun]) -> list[FinishedRun]:
         return one_setting(super().pick(runs), "der")
 
     def draw(self, rows: Sequence[Row]) -> Drawing:

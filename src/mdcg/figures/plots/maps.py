@@ -12,9 +12,10 @@ from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 
 from mdcg.figures import captions, style
-from mdcg.figures.base import OfRuns, Row, Run
+from mdcg.figures.base import OfRuns, Row
 from mdcg.figures.selection import alike, usual
 from mdcg.metrics import Matrix
+from mdcg.runs.finished import FinishedRun
 
 ROOM = 44  # letters, which stand side by side below a map
 
@@ -28,7 +29,7 @@ class Maps(OfRuns):
     frames: ClassVar[bool] = False  # mark the best ACC of each column
     tasks: ClassVar[int] = 2  # with one there is no BWT
 
-    def numbers(self, runs: Sequence[Run]) -> list[Row]:
+    def numbers(self, runs: Sequence[FinishedRun]) -> list[Row]:
         return [
             {
                 **run.named(),
@@ -40,7 +41,7 @@ class Maps(OfRuns):
             for run in runs
         ]
 
-    def pick(self, runs: Sequence[Run]) -> list[Run]:
+    def pick(self, runs: Sequence[FinishedRun]) -> list[FinishedRun]:
         """One method whose other settings agree, with the fullest map: at least 2 × 2, more than half of it known."""
         varied = {self.down, self.across}
         fitting = [run for run in super().pick(runs) if all(_value(run, key) is not None for key in varied)]
@@ -72,10 +73,10 @@ class Maps(OfRuns):
     def averaged(self, rows: Sequence[Row]) -> str:
         return captions.averaged(rows, spread="", apart=(self.down, self.across))
 
-    def _cells(self, runs: Sequence[Run]) -> set[tuple[object, object]]:
+    def _cells(self, runs: Sequence[FinishedRun]) -> set[tuple[object, object]]:
         return {(_value(run, self.down), _value(run, self.across)) for run in runs}
 
-    def _worth_drawing(self, runs: Sequence[Run]) -> bool:
+    def _worth_drawing(self, runs: Sequence[FinishedRun]) -> bool:
         cells = self._cells(runs)
         downs, across = ({cell[axis] for cell in cells} for axis in (0, 1))
         return min(len(downs), len(across)) > 1 and 2 * len(cells) > len(downs) * len(across)
@@ -99,7 +100,7 @@ def means(rows: Sequence[Row], down: str, across: str, metric: str) -> Matrix:
     )
 
 
-def _value(run: Run, setting: str) -> float | None:
+def _value(run: FinishedRun, setting: str) -> float | None:
     """A setting of method or head, or the memory size; None where the run has no such number."""
     found = {**run.spec.hyperparameters, **run.spec.head_settings, "memory": run.spec.memory or None}.get(setting)
     return None if isinstance(found, bool | str) else found

@@ -8,11 +8,12 @@ from typing import ClassVar
 from matplotlib.figure import Figure as Drawing
 
 from mdcg.figures import captions, style
-from mdcg.figures.base import FIGURES, OfRuns, Row, Run, memory, recipe_of
+from mdcg.figures.base import FIGURES, OfRuns, Row, memory, recipe_of
 from mdcg.figures.plots import single
 from mdcg.figures.selection import one_setting
 from mdcg.probes.margin import MOST
 from mdcg.recipes.recipe import Recipe
+from mdcg.runs.finished import FinishedRun
 
 METHOD = "md-cg"
 PROBABILITIES = {"truth": "probability of the truth", "past": "largest probability of a past class"}
@@ -29,10 +30,10 @@ class Margin(OfRuns):
     def wanted(self, asked: Recipe) -> list[Recipe]:
         return [recipe_of(asked, single.one_method("margin", asked, METHOD), memory(asked))]
 
-    def pick(self, runs: Sequence[Run]) -> list[Run]:
+    def pick(self, runs: Sequence[FinishedRun]) -> list[FinishedRun]:
         return one_setting(super().pick(runs), METHOD)
 
-    def numbers(self, runs: Sequence[Run]) -> list[Row]:
+    def numbers(self, runs: Sequence[FinishedRun]) -> list[Row]:
         return [
             {**single.moments(run, row), **{key: row[key] for key in ("truth", "past", "loss", "above_zero")}}
             for run in runs

@@ -10,9 +10,10 @@ from matplotlib.axes import Axes
 
 from mdcg.errors import MdcgError
 from mdcg.figures import style
-from mdcg.figures.base import Row, Run
+from mdcg.figures.base import Row
 from mdcg.metrics import Matrix
 from mdcg.recipes.recipe import Recipe
+from mdcg.runs.finished import FinishedRun
 
 
 def one_method(figure: str, asked: Recipe, usual: str) -> list[str]:
@@ -30,7 +31,7 @@ def without(figure: str, method: str, *settings: str) -> MdcgError:
     )
 
 
-def moments(run: Run, row: Row) -> Row:
+def moments(run: FinishedRun, row: Row) -> Row:
     """Which run a row is of, and when its probe looked."""
     length = {"epochs": run.spec.epochs, "tasks": len(run.record.sizes)}
     return {**run.named(), "task": row["task"], "epoch": row["epoch"], **length}

@@ -1,7 +1,8 @@
 """A report as one self-contained HTML page: tables that need no script, charts that need no network.
 
-`page.html` is the frame, `page.css` the looks, `page.js` all that moves, `charts.js` what plotly.js draws. Whatever
-comes from data is escaped in the tables, and for the charts goes in as JSON.
+`page.html` is the frame and `section.html` a section of it, both templates of Jinja2; `page.css` has the looks,
+`page.js` all that moves, `charts.js` what plotly.js draws. Whatever comes from data is escaped in the tables, and for
+the charts goes in as JSON.
 """
 
 from __future__ import annotations
@@ -9,43 +10,72 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from html import escape
+from dataclasses import dataclass
 from importlib.resources import files
 from itertools import accumulate
-from string import Template
+from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
 from mdcg.report.columns import Column, columns
 from mdcg.report.page import payload
-from mdcg.report.page.figures import figures
-from mdcg.results.settings import ALPHA, Section, Setting
+from mdcg.report.page.figures import Drawn, figures
+from mdcg.results.settings import Section
+from mdcg.results.statistics import ALPHA
 
 CHOSEN = 12  # settings, at most, whose charts are shown at first
 ASCENDING = ("method", "memory", "significant?", "forgetting", "s/run")  # sorted first from small to large
-FALLING = "descending"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A section as the page shows it."""
+
+    section: Section
+    first: int  # the number that its first setting has on the page
+    columns: list[Column]
+    chosen: set[str]  # the names whose charts are shown at first
+    figures: list[Drawn]
 
 
 def page(sections: Sequence[Section], title: str) -> str:
     """The whole page."""
-    bodies, data, first = [], [], 0
+    parts: list[Part] = []
+    data: dict[str, Any] = {}  # by the id of its script element
+    first = 0
     for number, section in enumerate(sections):
-        bodies.append(_section(section, number, first))
-        data.append(payload.script(payload.of_section(section, first), f"section-{number}"))
+        parts.append(Part(section, first, columns(section), _chosen_at_first(section), figures(section)))
+        data[f"section-{number}"] = payload.of_section(section, first)
         for place, setting in enumerate(section.settings):
-            data.append(payload.script(payload.of_setting(setting), f"setting-{first + place}"))
+            data[f"setting-{first + place}"] = payload.of_setting(setting)
         first += len(section.settings)
-    return Template(_file("page.html")).substitute(
-        title=escape(title),
-        summary=escape(_summary(sections)),
+    template = templates().get_template("page.html")
+    return template.render(
+        title=title,
+        summary=_summary(sections),
         alpha=f"{ALPHA:g}",
+        ascending=ASCENDING,
         css=_file("page.css"),
-        plotly=_inside_script(get_plotlyjs()),
-        charts=_inside_script(_file("charts.js")),
-        js=_inside_script(_file("page.js")),
-        sections="\n".join(bodies),
-        data="\n".join(data),
+        scripts=[_inside_script(code) for code in (get_plotlyjs(), _file("charts.js"), _file("page.js"))],
+        parts=parts,
+        data=data,
     )
+
+
+def templates() -> Environment:
+    """Those of this folder: what goes into them is escaped, and a name that is missing is an error."""
+    made = Environment(
+        loader=PackageLoader("mdcg.report", "page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    made.policies |= {"json.dumps_function": payload.dumps, "json.dumps_kwargs": {}}
+    made.tests["known"] = lambda value: value is not None and not (isinstance(value, float) and math.isnan(value))
+    return made
 
 
 def _file(name: str) -> str:
@@ -72,56 +102,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _section(section: Section, number: int, first: int) -> str:
-    shown = columns(section)
-    heads = "".join(_head(column) for column in shown)
-    chosen = _chosen_at_first(section)
-    rows = "\n".join(_row(section, place, shown, chosen, first) for place in range(len(section.settings)))
-    title = escape(section.title)
-    return f"""<section data-section="{number}" aria-labelledby="title-{number}">
-<h2 id="title-{number}">{title}</h2>
-<p class="faint">With {escape(section.shared)}.</p>
-<div class="scroll" tabindex="0" role="region" aria-label="Results: {title}"><table class="results">
-<thead><tr>{heads}</tr></thead>
-<tbody>
-{rows}
-</tbody></table></div>
-<div class="panels"></div>
-<div class="comparison"></div>
-{figures(section)}
-</section>"""
-
-
 def _chosen_at_first(section: Section) -> set[str]:
     """The best names with all their memory sizes, so that each is a whole line, as long as charts stay readable."""
     sizes = Counter(setting.name for setting in section.settings)  # in the order of the best
     return {name for name, so_far in zip(sizes, accumulate(sizes.values()), strict=True) if so_far <= CHOSEN}
-
-
-def _head(column: Column) -> str:
-    order = f' aria-sort="{FALLING}"' if column.title == "ACC" else ""
-    first = "ascending" if column.title in ASCENDING else FALLING
-    button = f'<button type="button" class="sort" data-first="{first}">{escape(column.title)}</button>'
-    every = '<input type="checkbox" class="every" aria-label="compare all">' if column.title == "method" else ""
-    return f'<th scope="col"{order}>{every}{button}</th>'
-
-
-def _row(section: Section, place: int, shown: Sequence[Column], chosen: set[str], first: int) -> str:
-    setting, number = section.settings[place], first + place
-    cells = "".join(_cell(column, setting, section.marks.get(place, "")) for column in shown[1:])
-    checked = " checked" if setting.name in chosen else ""
-    label = escape(setting.label)
-    return (
-        f'<tr data-setting="{number}"><th scope="row" data-value="{escape(setting.name)}"><span class="name">'
-        f'<input type="checkbox" class="choose" aria-label="compare {label}"{checked}>'
-        f'<button type="button" class="open" aria-expanded="false" aria-label="details of {label}">'
-        f"{escape(setting.name)}</button></span></th>{cells}</tr>"
-    )
-
-
-def _cell(column: Column, setting: Setting, mark: str) -> str:
-    value = column.value(setting)
-    missing = value is None or (isinstance(value, float) and math.isnan(value))
-    data = "" if missing else f' data-value="{escape(str(value))}"'
-    looks = f' class="{mark}"' if mark and column.title == "ACC" else ""
-    return f"<td{looks}{data}>{escape(column.text(setting))}</td>"

@@ -1,28 +1,23 @@
-"""What the page's charts are drawn from, as JSON that is safe inside HTML."""
+"""What the page's charts are drawn from, as JSON."""
 
 from __future__ import annotations
 
 import json
 import math
-import re
 from typing import Any
 
 import numpy as np
 
 from mdcg.metrics import Matrix
 from mdcg.report.terminal import settings_of
-from mdcg.results.read import Run
 from mdcg.results.settings import Section, Setting
+from mdcg.runs.finished import FinishedRun
 from mdcg.runs.record import Record
 
-UNSAFE = re.compile("[<>&\u2028\u2029]")
 
-
-def script(content: object, name: str) -> str:
-    """A block of data that the page's script reads by `name`; nothing in it can end the block."""
-    text = json.dumps(lean(content), allow_nan=False, separators=(",", ":"))
-    safe = UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
-    return f'<script type="application/json" id="{name}">{safe}</script>'
+def dumps(content: object) -> str:
+    """JSON as short as it can be; the template's `tojson` makes it safe inside HTML."""
+    return json.dumps(lean(content), allow_nan=False, separators=(",", ":"))
 
 
 def lean(content: Any) -> Any:
@@ -70,7 +65,7 @@ def of_setting(setting: Setting) -> dict[str, Any]:
     }
 
 
-def _run(run: Run, R: Matrix) -> dict[str, Any]:
+def _run(run: FinishedRun, R: Matrix) -> dict[str, Any]:
     record = run.record
     rows = [row for row in record.history if _is_epoch(row)]
     return {
@@ -84,7 +79,7 @@ def _run(run: Run, R: Matrix) -> dict[str, Any]:
         "train": [float(row["train_accuracy"]) for row in rows],
         "accuracy": {place: row["accuracy"] for place, row in enumerate(rows) if _are_numbers(row.get("accuracy"))},
         "classes": _classes(record),
-        "facts": [("folder", run.folder), *settings_of(record), *_kept(record)],
+        "facts": [("folder", run.printable), *settings_of(record), *_kept(record)],
     }
 
 
