@@ -20,13 +20,17 @@ import pytest
 import torch
 from PIL import Image
 
-from mdcg.data import cache, load, verify
+from mdcg.data import DATASETS, DatasetRecord, cache, load, verify
 from mdcg.data.cifar import CIFAR10, CIFAR100, Cifar
-from mdcg.data.load import CIFAR10_PIXELS, PUBLISHED, TINY_PIXELS
 from mdcg.data.tinyimagenet import TINYIMAGENET, TinyImageNet, _digest, _wanted
 from mdcg.errors import MdcgError
 
 needs_ordinary_user = pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+
+
+def replaced(record: DatasetRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another record under the name of one that is registered, for the length of a test."""
+    monkeypatch.setitem(DATASETS._known, record.name, record)
 
 
 # ------------------------------------------------------------------ digits
@@ -82,7 +86,7 @@ def small_cifar(
     name = request.param
     original, classes = (CIFAR10, 10) if name == "cifar10" else (CIFAR100, 100)
     made, train = write_cifar(tmp_path, original, classes, 2 * classes)
-    monkeypatch.setitem(PUBLISHED, name, (made, CIFAR10_PIXELS))
+    replaced(made, monkeypatch)
     return name, made, train, tmp_path
 
 
@@ -234,19 +238,17 @@ def test_download(server: str, small_cifar: Small, tmp_path: Path, monkeypatch: 
     online = dataclasses.replace(made, url=f"{server}/{made.archive}", md5=md5)
     target = tmp_path / "fetched"
     target.mkdir()
-    monkeypatch.setitem(PUBLISHED, name, (dataclasses.replace(online, md5="0" * 32), CIFAR10_PIXELS))
+    replaced(dataclasses.replace(online, md5="0" * 32), monkeypatch)
     with pytest.raises(MdcgError, match="cannot download"):
         load(name, target, download=True)
     assert not list(target.iterdir())  # nothing half or wrong is left
-    monkeypatch.setitem(PUBLISHED, name, (online, CIFAR10_PIXELS))
+    replaced(online, monkeypatch)
     with pytest.raises(MdcgError, match=f"run 'mdcg data get {name} --data {target}' first"):
         load(name, target)  # a folder that was named is not written to unasked
     load(name, target, download=True)
     check_cifar(name, online, train, target)
     assert (target / made.archive).exists()
-    monkeypatch.setitem(
-        PUBLISHED, name, (dataclasses.replace(made, url="http://127.0.0.1:9/no.tar.gz"), CIFAR10_PIXELS)
-    )
+    replaced(dataclasses.replace(made, url="http://127.0.0.1:9/no.tar.gz"), monkeypatch)
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(MdcgError, match=r"check the connection, or put no.tar.gz into"):
@@ -288,7 +290,7 @@ def write_tiny(root: Path) -> TinyImageNet:
 
 @pytest.fixture
 def small_tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setitem(PUBLISHED, "tinyimagenet", (write_tiny(tmp_path), TINY_PIXELS))
+    replaced(write_tiny(tmp_path), monkeypatch)
     return tmp_path
 
 
