@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from mdcg.api import Result, Sweep, compare, run
+    from mdcg.data.registry import register_dataset
     from mdcg.errors import MdcgError
     from mdcg.learner import Learner
     from mdcg.methods.base import METHODS, Method, Step
@@ -34,6 +35,7 @@ __all__ = [
     "Sweep",
     "compare",
     "register_backbone",
+    "register_dataset",
     "run",
 ]
 
@@ -51,6 +53,7 @@ _HOMES = {
     "Sweep": "mdcg.api",
     "compare": "mdcg.api",
     "register_backbone": "mdcg.models.backbones",
+    "register_dataset": "mdcg.data",
     "run": "mdcg.api",
 }
 

@@ -26,7 +26,7 @@ DEFAULT_SIZE = 32
 class Folders(DatasetRecord):
     """Any folder of images: its path is in the name, its images have the size that is asked for."""
 
-    def find(self, data: Path | None, size: int | None, download: bool | None) -> Source:
+    def source(self, data: Path | None, size: int | None, download: bool | None) -> Source:
         try:
             path = Path(self.name.removeprefix(FOLDER)).expanduser().resolve()
             folder = Folder(path, _checked_size(size))

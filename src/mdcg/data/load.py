@@ -25,7 +25,7 @@ def load(name: str, data: Path | None = None, size: int | None = None, download:
     10
     """
     record = record_of(name)
-    source = record.find(data, size, download)
+    source = record.source(data, size, download)
     content = read_anew(record, source) if source.path is None else _cached(record, source, source.path)
     _, height, width, channels = content.train_images.shape
     pixels = record.prepared((channels, height, width))
@@ -45,7 +45,7 @@ def load(name: str, data: Path | None = None, size: int | None = None, download:
 def verify(name: str, data: Path | None = None, size: int | None = None) -> str:
     """Check every byte of a dataset's source and of its cache; says what was checked."""
     record = record_of(name)
-    source = record.find(data, size, download=None)
+    source = record.source(data, size, download=None)
     fresh = read_anew(record, source)  # raises where a file is missing or altered
     images = f"{len(fresh.train_labels) + len(fresh.test_labels):,} images"
     if source.path is None:

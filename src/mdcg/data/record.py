@@ -110,8 +110,7 @@ class DatasetRecord(ABC):
             if not all(isinstance(number, int) and number >= 1 for number in numbers):
                 raise MdcgError(f"{what} of {self.name} cannot be {getattr(self, what)}; give whole numbers from 1 on.")
         for chosen in (self.preprocessing, self.published):
-            numbers = (chosen and chosen.mean) or ()
-            if self.shape and numbers and len(numbers) != self.shape[0]:
+            if self.shape and chosen and chosen.mean and len(chosen.mean) != self.shape[0]:
                 raise MdcgError(f"mean and std of {self.name} need one number for each of {self.shape[0]} channel(s).")
 
     @property
@@ -133,7 +132,7 @@ class DatasetRecord(ABC):
         return self.protocol or Protocol.usual(shape)
 
     @abstractmethod
-    def find(self, data: Path | None, size: int | None, download: bool | None) -> Source:
+    def source(self, data: Path | None, size: int | None, download: bool | None) -> Source:
         """Where its images are: in `data`, to be resized to `size`; `download` may fetch them, None: not at all."""
 
     def _refuse(self, size: int | None) -> None:
@@ -151,7 +150,7 @@ class Bundled(DatasetRecord):
     def read(self) -> Arrays:
         """All images and labels, the same ones every time; see `mdcg.data.arrays`."""
 
-    def find(self, data: Path | None, size: int | None, download: bool | None) -> Source:
+    def source(self, data: Path | None, size: int | None, download: bool | None) -> Source:
         self._refuse(size)
         return Source(self.read)
 
@@ -199,7 +198,7 @@ class Published(DatasetRecord):
                 f"{path} is altered or cut short (its md5 is not {self.md5}); remove it and run 'mdcg data get'."
             )
 
-    def find(self, data: Path | None, size: int | None, download: bool | None) -> Source:
+    def source(self, data: Path | None, size: int | None, download: bool | None) -> Source:
         self._refuse(size)
         path = self._locate(data, download)
         return Source(partial(self._checked, path), path, self.name, partial(self.stamp, path))
