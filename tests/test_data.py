@@ -640,12 +640,12 @@ def test_small_tinyimagenet_passes_the_check(small_tiny: Path, monkeypatch: pyte
 
 @pytest.mark.usefixtures("door")
 def test_figures_follow_from_the_record() -> None:
-    register_dataset(own(shape=(2, 64, 64), memories=(10, 20, 40)))
+    register_dataset(own(shape=(2, 64, 64), tasks=(2,), memories=(10, 20, 40)))
     asked = make_recipe(scenario="own-2")
     assert given_models(asked) == ((2, 64, 64), "resnet18")
     assert (memories(asked), memory(asked)) == ([10, 20, 40], [20])
     register_dataset(own(name="other"))
-    assert usual_memory("other-2") == 500
+    assert usual_memory("other-2") == usual_memory("own-1") == 500
     with pytest.raises(MdcgError, match="nothing says how large the memory should be for other-2"):
         memories(make_recipe(scenario="other-2"))
 
@@ -693,6 +693,7 @@ def test_bad_images_are_told(said: str, cli: Cli) -> None:
         ({"name": "a b"}, "'a b' cannot name a dataset"),
         ({"name": ""}, "'' cannot name a dataset"),
         ({"short": "-x"}, "'-x' cannot name a dataset"),
+        ({"short": "x:y"}, "'x:y' cannot name a dataset"),
         ({"summary": "two\nlines"}, "summary of one line"),
         ({"shape": (8, 8)}, r"\(channels, height, width\)"),
         ({"shape": (1, 0, 8)}, r"\(channels, height, width\)"),
@@ -767,6 +768,10 @@ def test_names_that_clash() -> None:
             register_dataset(own(name=name, short=short))
     with pytest.raises(MdcgError, match="is registered as 'mine'; use one name"):
         DATASETS.register("mine")(own())
+    with pytest.raises(MdcgError, match="register 'npz:PATH', for all"):
+        register_dataset(own(name="npz:/a/b"))
+    assert register_dataset(own(name="npz:PATH")).name == "npz:PATH"
+    assert record_of("npz:/a/b").name == "npz:/a/b"
     with pytest.raises(MdcgError, match="no instance of DatasetRecord"):
         DATASETS.register("kind")(Own)  # type: ignore[arg-type]
     assert "other" not in DATASETS.names()

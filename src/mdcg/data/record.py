@@ -95,12 +95,12 @@ class DatasetRecord(ABC):
     preprocessing: Preprocessing | None = None  # None: `Preprocessing.usual`
     published: Preprocessing | None = None  # by the paper's published code, where that departs from the paper
     protocol: Protocol | None = None  # None: `Protocol.usual`
-    memories: tuple[int, ...] = ()  # of its figures, where the paper has none; that in the middle is the usual one
+    memories: tuple[int, ...] = ()  # that figures of these scenarios show; that in the middle is the usual one
     format: int = 1  # part of a run's identity: raised when a change alters what runs on it compute
 
     def __post_init__(self) -> None:
-        for name in (self.name, *([self.short] if self.short else [])):
-            if not re.fullmatch(rf"{NAME}(:.*)?", name, re.DOTALL):
+        for name, allowed in ((self.name, rf"{NAME}(:.*)?"), (self.short, rf"({NAME})?")):
+            if not re.fullmatch(allowed, name, re.DOTALL):
                 raise MdcgError(f"'{name}' cannot name a dataset; use letters, digits, dots, dashes and underscores.")
         if not self.summary.strip() or "\n" in self.summary:
             raise MdcgError(f"the dataset {self.name} needs a summary of one line.")

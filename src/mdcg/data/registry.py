@@ -21,6 +21,8 @@ class Datasets(Registry[DatasetRecord]):
             )
         if name != thing.name:
             raise MdcgError(f"the dataset '{thing.name}' is registered as '{name}'; use one name for both.")
+        if name.partition(":")[2] not in ("", ANY):
+            raise MdcgError(f"'{name}' names one of many datasets; register '{name.partition(':')[0]}:{ANY}', for all.")
         for other in self._known.values():
             if other.name != name and {name, thing.scenario_name} & {other.name, other.scenario_name}:
                 raise MdcgError(

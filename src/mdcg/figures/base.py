@@ -106,7 +106,7 @@ FIGURES: Registry[type[Figure]] = Registry("figure", "mdcg.figures")
 def memories(asked: Recipe) -> list[int]:
     """Those asked for, or all that the paper has for the scenario."""
     known = {cell.memory for cell in paper.cells() if cell.scenario == asked.scenario and cell.memory}
-    sizes = asked.memory or list(record_of(parse(asked.scenario)[0]).memories) or sorted(known)
+    sizes = asked.memory or list(_memories_of(asked.scenario)) or sorted(known)
     if not sizes:
         raise MdcgError(
             f"nothing says how large the memory should be for {asked.scenario}; give --memory.", about="memory"
@@ -124,8 +124,15 @@ def memory(asked: Recipe) -> list[int]:
 
 def usual_memory(scenario: str) -> int:
     """Of figures that show one."""
-    sizes = record_of(parse(scenario)[0]).memories
+    sizes = _memories_of(scenario)
     return sizes[len(sizes) // 2] if sizes else USUAL_MEMORY
+
+
+def _memories_of(scenario: str) -> tuple[int, ...]:
+    """Where the paper has none: what suits the usual numbers of tasks need not suit others."""
+    name, tasks = parse(scenario)
+    record = record_of(name)
+    return record.memories if tasks in record.tasks else ()
 
 
 def recipe_of(asked: Recipe, methods: Sequence[str], memory: list[int], **settings: Any) -> Recipe:
