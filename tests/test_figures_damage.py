@@ -87,7 +87,8 @@ def test_runs_of_what_is_not_installed_are_left_out() -> None:
     run = finished(spec("replay"))
     gone = [renamed(run, method="gone"), renamed(run, head="gone")]
     assert installed([*gone, run]) == [run]
-    assert '<div class="figures">' not in page(summarise(gone), "a title")
+    for runs in (gone, [renamed(run, scenario="gone-5")]):
+        assert '<div class="figures">' not in page(summarise(runs), "a title")
     assert "left out" not in page(summarise([*gone, run]), "a title")
 
 

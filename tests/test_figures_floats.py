@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from mdcg.data import load
-from mdcg.data.cifar import PIXELS
+from mdcg.data.cifar import CIFAR10, CIFAR100, PIXELS
+from mdcg.data.digits import DIGITS
 from mdcg.errors import MdcgError
 from mdcg.figures.plots.floats import Floats
 from mdcg.figures.plots.head_growth import formula
-from mdcg.figures.plots.models import SHAPES, given
+from mdcg.figures.plots.models import given
 from mdcg.figures.plots.overhead import overhead
 from mdcg.figures.style import styled
 from mdcg.models import build_model
@@ -71,8 +72,9 @@ def test_larger_images_and_features() -> None:
 
 
 def test_shapes_are_those_of_the_datasets() -> None:
-    assert load("digits").shape == SHAPES["digits"]
-    assert np.prod(SHAPES["cifar10"]) == np.prod(SHAPES["cifar100"]) == PIXELS
+    assert load("digits").shape == DIGITS.shape
+    assert CIFAR10.shape == CIFAR100.shape == (3, 32, 32)
+    assert np.prod(CIFAR10.shape) == PIXELS
     assert given(make_recipe(scenario="c10-5")) == ((3, 32, 32), "resnet20")
     assert given(make_recipe(scenario="digits-5", backbone="resnet32")) == ((1, 8, 8), "resnet32")
 

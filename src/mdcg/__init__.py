@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from mdcg.api import Result, compare, run
+    from mdcg.data.registry import register_dataset
     from mdcg.errors import MdcgError
     from mdcg.execute.sweep import Sweep
     from mdcg.learner import Learner
@@ -35,6 +36,7 @@ __all__ = [
     "Sweep",
     "compare",
     "register_backbone",
+    "register_dataset",
     "run",
 ]
 
@@ -52,6 +54,7 @@ _HOMES = {
     "Sweep": "mdcg.execute.sweep",
     "compare": "mdcg.api",
     "register_backbone": "mdcg.models.backbones",
+    "register_dataset": "mdcg.data",
     "run": "mdcg.api",
 }
 

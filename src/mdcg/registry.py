@@ -29,9 +29,7 @@ class Registry(Generic[T]):
         """A decorator that gives the thing below it a name."""
 
         def add(thing: T) -> T:
-            if name in self._known:
-                raise MdcgError(f"there is already a {self.kind} named '{name}'; choose another name.")
-            self._known[name] = thing
+            self._add(name, thing)
             return thing
 
         return add
@@ -46,6 +44,16 @@ class Registry(Generic[T]):
         self._read_entry_points()
         return sorted(self._known)
 
+    def values(self) -> list[T]:
+        """All of them, in the order in which they were registered."""
+        self._read_entry_points()
+        return list(self._known.values())
+
+    def _add(self, name: str, thing: T) -> None:
+        if name in self._known:
+            raise MdcgError(f"there is already a {self.kind} named '{name}'; choose another name.")
+        self._known[name] = thing
+
     def _read_entry_points(self) -> None:
         if self._entry_points_read:
             return
@@ -58,5 +66,5 @@ class Registry(Generic[T]):
                     f"the {self.kind} '{point.name}' of {point.value} could not be loaded ({error}); "
                     "mend or uninstall that package."
                 ) from error
-            # A class that registers itself on import is already there under its own name.
-            self._known.setdefault(point.name, thing)
+            if self._known.get(point.name) is not thing:  # else it has registered itself on import
+                self._add(point.name, thing)

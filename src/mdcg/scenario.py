@@ -14,11 +14,9 @@ from itertools import accumulate
 import numpy as np
 import torch
 
+from mdcg.data import DATASETS
 from mdcg.draws import Ints
 from mdcg.errors import MdcgError
-
-ALIASES = {"c10": "cifar10", "c100": "cifar100", "tym": "tinyimagenet"}
-SCENARIOS = ("digits-5", "c10-5", "c100-10", "tym-10", "tym-20", "tym-50")
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,8 @@ def parse(name: str) -> tuple[str, int]:
         raise MdcgError(
             f"'{name}' is not a scenario: write DATASET-TASKS, for instance digits-5, c10-5 or folder:PATH-4."
         )
-    return ALIASES.get(dataset, dataset), int(tasks)
+    long = {record.short: record.name for record in DATASETS.values() if record.short}
+    return long.get(dataset, dataset), int(tasks)
 
 
 def canonical(name: str) -> str:
@@ -100,5 +99,14 @@ def canonical(name: str) -> str:
     'c10-5'
     """
     dataset, tasks = parse(name)
-    short = {long: alias for alias, long in ALIASES.items()}
+    short = {record.name: record.scenario_name for record in DATASETS.values()}
     return f"{short.get(dataset, dataset).rstrip('/')}-{tasks}"
+
+
+def listed() -> list[str]:
+    """The usual scenarios of every dataset.
+
+    >>> listed()[:3]
+    ['digits-5', 'c10-5', 'c100-10']
+    """
+    return [name for record in DATASETS.values() for name in record.scenarios]

@@ -13,15 +13,15 @@ from mdcg.errors import MdcgError
 
 @data_app.command()
 def get(
-    name: Annotated[str, typer.Argument(help="cifar10, cifar100 or tinyimagenet")],
+    name: Annotated[str, typer.Argument(help="A dataset's name, see 'mdcg list datasets'")],
     data: Annotated[Path | None, typer.Option(help="Folder or archive of the dataset.")] = None,
 ) -> None:
     """Download a dataset where it is not at hand, verify it, and prepare its cache."""
-    from mdcg.data import load
-    from mdcg.data.load import PUBLISHED
+    from mdcg.data import Published, load, record_of
     from mdcg.data.source import ARCHIVES
 
-    if data is not None and name in PUBLISHED and not data.name.endswith(ARCHIVES):
+    record = record_of(name)
+    if data is not None and isinstance(record, Published) and not data.name.endswith((*ARCHIVES, record.archive)):
         _make_folder(data)
     dataset = load(name, data, download=True)
     print(

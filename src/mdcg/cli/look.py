@@ -63,16 +63,16 @@ def _list_heads() -> list[tuple[str, str]]:
 
 
 def _list_scenarios() -> list[tuple[str, str]]:
-    from mdcg.scenario import SCENARIOS, parse
+    from mdcg.scenario import listed, parse
 
-    named = [(name, f"{parse(name)[0]} in {parse(name)[1]} tasks") for name in SCENARIOS]
+    named = [(name, f"{parse(name)[0]} in {parse(name)[1]} tasks") for name in listed()]
     return [*named, ("DATASET-T", "any dataset in T tasks of at least two classes, also folder:PATH-T")]
 
 
 def _list_datasets() -> list[tuple[str, str]]:
     from mdcg.data import DATASETS
 
-    return list(DATASETS.items())
+    return [(record.name, record.summary) for record in DATASETS.values()]
 
 
 def _list_backbones() -> list[tuple[str, str]]:

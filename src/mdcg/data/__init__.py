@@ -1,6 +1,33 @@
 """Where images come from. Knows nothing of tasks, methods or devices."""
 
+from mdcg.data.cache import Arrays, arrays
+from mdcg.data.cifar import CIFAR10, CIFAR100
 from mdcg.data.dataset import Dataset, Split
-from mdcg.data.load import DATASETS, load, verify
+from mdcg.data.digits import DIGITS
+from mdcg.data.folder import FOLDERS
+from mdcg.data.load import load, verify
+from mdcg.data.record import Bundled, DatasetRecord, Preprocessing, Protocol, Published
+from mdcg.data.registry import DATASETS, record_of, register_dataset
+from mdcg.data.source import read as read_files
+from mdcg.data.tinyimagenet import TINYIMAGENET
 
-__all__ = ["DATASETS", "Dataset", "Split", "load", "verify"]
+__all__ = [
+    "DATASETS",
+    "Arrays",
+    "Bundled",
+    "Dataset",
+    "DatasetRecord",
+    "Preprocessing",
+    "Protocol",
+    "Published",
+    "Split",
+    "arrays",
+    "load",
+    "read_files",
+    "record_of",
+    "register_dataset",
+    "verify",
+]
+
+for _record in (DIGITS, CIFAR10, CIFAR100, TINYIMAGENET, FOLDERS):  # in the order in which they are listed
+    register_dataset(_record)

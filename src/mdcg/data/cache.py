@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,19 +54,67 @@ def cache_folder() -> Path:
 
 
 def arrays(
-    train: tuple[npt.NDArray[np.uint8], npt.ArrayLike],
-    test: tuple[npt.NDArray[np.uint8], npt.ArrayLike],
-    class_names: list[str],
+    train: tuple[npt.ArrayLike, npt.ArrayLike], test: tuple[npt.ArrayLike, npt.ArrayLike], class_names: Sequence[str]
 ) -> Arrays:
-    (train_x, train_y), (test_x, test_y) = train, test
+    """Images and labels of both splits, as a reader returns them; what cannot be such is a ValueError.
+
+    >>> images = np.zeros((4, 8, 8, 3), np.uint8)
+    >>> arrays((images, [0, 1, 0, 1]), (images[:2], [0, 1]), ["cat", "dog"]).class_names
+    ('cat', 'dog')
+    """
+    train_x, test_x = _images(train[0], "training"), _images(test[0], "test")
     return Arrays(
-        torch.from_numpy(np.ascontiguousarray(train_x)),
-        torch.from_numpy(np.asarray(train_y, np.int64)),
-        torch.from_numpy(np.ascontiguousarray(test_x)),
-        torch.from_numpy(np.asarray(test_y, np.int64)),
+        torch.from_numpy(train_x),
+        torch.from_numpy(_labels(train[1], "training")),
+        torch.from_numpy(test_x),
+        torch.from_numpy(_labels(test[1], "test")),
         tuple(class_names),
         *_statistics(train_x),
     )
+
+
+def _images(given: npt.ArrayLike, split: str) -> npt.NDArray[np.uint8]:
+    images = np.asarray(given)
+    if images.dtype != np.uint8:
+        raise ValueError(f"its {split} images are {images.dtype}, not uint8 from 0 to 255")
+    if images.ndim != 4 or 0 in images.shape:
+        raise ValueError(f"its {split} images have shape {images.shape}, not (images, height, width, channels)")
+    return np.require(images, requirements=["C", "W"])
+
+
+def _labels(given: npt.ArrayLike, split: str) -> npt.NDArray[np.int64]:
+    labels = np.asarray(given)
+    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+        raise ValueError(
+            f"its {split} labels are {labels.dtype} of shape {labels.shape}, not one whole number per image"
+        )
+    return np.require(labels, np.int64, ["C", "W"])
+
+
+def check(content: Arrays, shape: tuple[int, int, int] | None) -> None:
+    """Refuse with a ValueError what no dataset of this shape (channels, height, width) can hold."""
+    if not isinstance(content, Arrays):
+        raise ValueError(f"'read' returned {type(content).__name__}, not what mdcg.data.arrays makes")
+    classes = len(content.class_names)
+    if classes < 2 or not all(isinstance(name, str) and name for name in content.class_names):
+        raise ValueError("its class names are not two or more texts")
+    high, wide, channels = content.train_images.shape[1:]
+    wanted = shape or (channels, high, wide)
+    for split, images, labels in (
+        ("training", content.train_images, content.train_labels),
+        ("test", content.test_images, content.test_labels),
+    ):
+        found = (images.shape[3], images.shape[1], images.shape[2])
+        if found != wanted:
+            raise ValueError(f"its {split} images have shape {found}, not {wanted} (channels, height, width)")
+        if len(images) != len(labels):
+            raise ValueError(f"it has {len(images)} {split} images and {len(labels)} labels of them")
+        low, top = int(labels.min()), int(labels.max())
+        if low < 0 or top >= classes:
+            raise ValueError(f"its {split} labels go from {low} to {top}, but {classes} classes are 0 to {classes - 1}")
+        counts = labels.bincount(minlength=classes)
+        if not counts.all():
+            raise ValueError(f"its class '{content.class_names[int(counts.argmin())]}' has no {split} image")
 
 
 def _statistics(images: npt.NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -13,30 +13,25 @@ import numpy as np
 import numpy.typing as npt
 
 from mdcg.data.cache import Arrays, arrays
+from mdcg.data.record import Preprocessing, Protocol, Published
 from mdcg.data.source import read, stamp
 from mdcg.errors import MdcgError
 
 PIXELS = 3 * 32 * 32
 
 
-@dataclass(frozen=True)
-class Cifar:
-    url: str
-    md5: str  # of the archive
-    folder: str  # inside the archive
+@dataclass(frozen=True, kw_only=True)
+class Cifar(Published):
+    """Official files, each with its own checksum."""
+
     train: dict[str, str]  # file: sha1
     test: dict[str, str]
     names: str  # file with the class names
     classes: int
     label_bytes: int
 
-    @property
-    def archive(self) -> str:
-        return self.url.rsplit("/", 1)[-1]
-
-    @property
-    def probe(self) -> str:
-        return next(iter(self.train))
+    def check(self, path: Path) -> None:
+        """Nothing yet: each file is checked when it is read, from an archive or not."""
 
     def stamp(self, path: Path) -> str:
         if path.is_file():
@@ -78,10 +73,20 @@ class Cifar:
         return images, records[:, self.label_bytes - 1]
 
 
+CIFAR10_MEAN, CIFAR10_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+
 CIFAR10 = Cifar(
+    name="cifar10",
+    short="c10",
+    summary="CIFAR-10: 60,000 images, 32×32, 10 classes (cifar-10-binary.tar.gz)",
+    tasks=(5,),
+    shape=(3, 32, 32),
+    preprocessing=Preprocessing(4, True, CIFAR10_MEAN, CIFAR10_STD),
+    protocol=Protocol("resnet20", epochs=20, batch_size=32),  # Section 4.1, as for CIFAR-100 and Tiny-ImageNet
     url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
     md5="c32a1d4ab5d03f1284b67883e8d87530",
     folder="cifar-10-batches-bin",
+    probe="data_batch_1.bin",
     train={
         "data_batch_1.bin": "aadd24acce27caa71bf4b10992e9e7b2d74c2540",
         "data_batch_2.bin": "c0ba65cce70568cd57b4e03e9ac8d2a5367c1795",
@@ -96,9 +101,18 @@ CIFAR10 = Cifar(
 )
 
 CIFAR100 = Cifar(
+    name="cifar100",
+    short="c100",
+    summary="CIFAR-100: 60,000 images, 32×32, 100 fine classes (cifar-100-binary.tar.gz)",
+    tasks=(10,),
+    shape=(3, 32, 32),
+    preprocessing=Preprocessing(4, True, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+    protocol=Protocol("resnet20", epochs=20, batch_size=16),
+    format=2,  # 2: normalised by its own statistics, not by CIFAR-10's
     url="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
     md5="03b5dce01913d631647c71ecec9e9cb8",
     folder="cifar-100-binary",
+    probe="train.bin",
     train={"train.bin": "e207cd2e05b73b1393c74c7f5e7bea451d63e08e"},
     test={"test.bin": "8fb6623e830365ff53cf14adec797474f5478006"},
     names="fine_label_names.txt",

@@ -12,10 +12,10 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from mdcg.errors import MdcgError
 
-Pixels = npt.NDArray[np.uint8]
+ImageArray = npt.NDArray[np.uint8]
 
 
-def decode(content: bytes, name: str, size: int | None = None) -> Pixels:
+def decode(content: bytes, name: str, size: int | None = None) -> ImageArray:
     """(height, width, 3) from an encoded image: grey, palette, CMYK, 16-bit and rotated ones included."""
     try:
         with Image.open(io.BytesIO(content)) as opened:
@@ -35,7 +35,7 @@ def decode(content: bytes, name: str, size: int | None = None) -> Pixels:
         raise MdcgError(f"{name} is not a readable image ({error}); repair or remove it.") from error
 
 
-def decode_all(count: int, read: Callable[[int], tuple[bytes, str]], size: int) -> Pixels:
+def decode_all(count: int, read: Callable[[int], tuple[bytes, str]], size: int) -> ImageArray:
     """Many images of one size; `read` gives the content and name of each, by number."""
     images = np.empty((count, size, size, 3), np.uint8)
     with ThreadPoolExecutor() as pool:

@@ -5,17 +5,33 @@ from __future__ import annotations
 import numpy as np
 
 from mdcg.data.cache import Arrays, arrays
+from mdcg.data.record import Bundled, Preprocessing, Protocol
 from mdcg.draws import Purpose, hold_out
 
 TEST_FRACTION = 0.2
 
 
-def read_digits() -> Arrays:
-    from sklearn.datasets import load_digits  # slow to import, and only needed here
+class Digits(Bundled):
+    """Handwritten digits, a fifth of each class held out for testing."""
 
-    bunch = load_digits()
-    images = np.rint(bunch.images * (255 / 16)).astype(np.uint8)[..., None]
-    labels = bunch.target.astype(np.int64)
-    train, test = hold_out(labels, TEST_FRACTION, 0, Purpose.TEST_SPLIT)
-    names = [str(digit) for digit in bunch.target_names]
-    return arrays((images[train], labels[train]), (images[test], labels[test]), names)
+    def read(self) -> Arrays:
+        from sklearn.datasets import load_digits  # slow to import, and only needed here
+
+        bunch = load_digits()
+        images = np.rint(bunch.images * (255 / 16)).astype(np.uint8)[..., None]
+        labels = bunch.target.astype(np.int64)
+        train, test = hold_out(labels, TEST_FRACTION, 0, Purpose.TEST_SPLIT)
+        names = [str(digit) for digit in bunch.target_names]
+        return arrays((images[train], labels[train]), (images[test], labels[test]), names)
+
+
+DIGITS = Digits(
+    name="digits",
+    summary="1,797 handwritten digits, 8×8 grey, 10 classes, part of the installation",
+    part_of="scikit-learn",
+    tasks=(5,),
+    shape=(1, 8, 8),
+    preprocessing=Preprocessing(padding=1, flip=False),
+    protocol=Protocol("smallconv", epochs=10, batch_size=32, rate=0.05),  # not in the paper: small and quick
+    memories=(50, 100, 200),
+)

@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from mdcg.data.cache import Arrays, arrays
-from mdcg.data.decode import Pixels, decode_all
+from mdcg.data.decode import ImageArray, decode_all
+from mdcg.data.record import DatasetRecord, Source
+from mdcg.data.registry import ANY
 from mdcg.data.source import stamp
 from mdcg.draws import Ints, Purpose, hold_out
 from mdcg.errors import MdcgError
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 TEST_FRACTION = 0.2
+FOLDER = "folder:"
+DEFAULT_SIZE = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folders(DatasetRecord):
+    """Any folder of images: its path is in the name, its images have the size that is asked for."""
+
+    def source(self, data: Path | None, size: int | None, download: bool | None) -> Source:
+        try:
+            path = Path(self.name.removeprefix(FOLDER)).expanduser().resolve()
+            folder = Folder(path, _checked_size(size))
+        except (RuntimeError, ValueError) as error:  # ~nobody, or a name with a NUL in it
+            raise MdcgError(f"'{self.name}' is not a usable path ({error}); check it.") from error
+        except OSError as error:
+            raise MdcgError(f"cannot read {path}: {error.strerror}; check the path and its permissions.") from error
+        return Source(folder.read, path, f"folder{folder.size}", folder.stamp)
 
 
 class Folder:
@@ -69,7 +89,7 @@ class Folder:
         """Folder names may be any bytes; what is not UTF-8 is shown with replacement characters."""
         return [os.fsencode(name).decode(errors="replace") for name in self.names]
 
-    def _load(self, classes: dict[str, list[Path]]) -> tuple[Pixels, Ints]:
+    def _load(self, classes: dict[str, list[Path]]) -> tuple[ImageArray, Ints]:
         files = [(file, label) for label, name in enumerate(self.names) for file in classes[name]]
 
         def content(row: int) -> tuple[bytes, str]:
@@ -80,6 +100,14 @@ class Folder:
                 raise MdcgError(f"cannot read {file}: {error.strerror}; check its permissions.") from error
 
         return decode_all(len(files), content, self.size), np.array([label for _, label in files], np.int64)
+
+
+def _checked_size(size: int | None) -> int:
+    if size is None:
+        return DEFAULT_SIZE
+    if not 4 <= size <= 1024:
+        raise MdcgError(f"the image size must be between 4 and 1024 pixels, not {size}.")
+    return size
 
 
 def _classes(root: Path) -> dict[str, list[Path]]:
@@ -95,3 +123,10 @@ def _classes(root: Path) -> dict[str, list[Path]]:
             raise MdcgError(f"class folder {folder} holds no image; add some or remove the folder.")
         found[folder.name] = files
     return found
+
+
+FOLDERS = Folders(
+    name=f"{FOLDER}{ANY}",
+    summary="your own images, as PATH/CLASS/* or PATH/train/CLASS/* and PATH/test/CLASS/*",
+    shape=None,
+)

@@ -27,10 +27,13 @@ DAMAGED = (
 
 
 def find(root: Path, folder: str, archive: str, inside: str) -> Path | None:
-    """The dataset below `root`: its folder, its archive, or `root` itself if it is that folder."""
-    if root.is_file() or root.name == folder or (root / inside).exists():
+    """The dataset below `root`: its folder, its archive, or `root` itself if it is that folder.
+
+    `folder` and `inside` may be empty: then no folder is known by its name, or by a file in it.
+    """
+    if root.is_file() or (folder and root.name == folder) or (inside and (root / inside).exists()):
         return root
-    if (root / folder).is_dir():
+    if folder and (root / folder).is_dir():
         return root / folder
     return root / archive if (root / archive).is_file() else None
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mdcg.data.cache import Arrays, arrays
-from mdcg.data.decode import Pixels, decode_all
+from mdcg.data.cifar import CIFAR10_MEAN, CIFAR10_STD
+from mdcg.data.decode import ImageArray, decode_all
+from mdcg.data.record import Preprocessing, Protocol, Published
 from mdcg.data.source import read, stamp
 from mdcg.errors import MdcgError
 
@@ -15,18 +17,14 @@ WNIDS, WORDS, VAL = "wnids.txt", "words.txt", "val/val_annotations.txt"
 SIDE = 64
 
 
-@dataclass(frozen=True)
-class TinyImageNet:
-    url: str
-    md5: str  # of the archive
-    folder: str
+@dataclass(frozen=True, kw_only=True)
+class TinyImageNet(Published):
+    """Many small files, with one checksum for all of them."""
+
     digest: str  # of its images and labels, see `_digest`
 
-    probe = WNIDS
-
-    @property
-    def archive(self) -> str:
-        return self.url.rsplit("/", 1)[-1]
+    def check(self, path: Path) -> None:
+        """Nothing yet: all files are checked when they are read, from an archive or not."""
 
     def stamp(self, path: Path) -> str:
         """From the lists and the folders' times: 110,000 images are too many to look at on every start."""
@@ -60,7 +58,7 @@ class TinyImageNet:
         train = sorted(name for name in files if name.startswith("train/"))
         test = {f"val/images/{name}": label[wnid] for name, wnid in sorted(val)}
 
-        def pixels(chosen: list[str]) -> Pixels:
+        def pixels(chosen: list[str]) -> ImageArray:
             return decode_all(len(chosen), lambda row: (files[chosen[row]], str(path / chosen[row])), SIDE)
 
         return arrays(
@@ -89,8 +87,17 @@ def _digest(files: dict[str, bytes], wnids: list[str], val: list[tuple[str, ...]
 
 
 TINYIMAGENET = TinyImageNet(
+    name="tinyimagenet",
+    short="tym",
+    summary="Tiny-ImageNet: 110,000 images, 64×64, 200 classes (tiny-imagenet-200.zip)",
+    tasks=(10, 20, 50),
+    shape=(3, 64, 64),
+    preprocessing=Preprocessing(8, True, (0.4802, 0.4481, 0.3975), (0.2764, 0.2689, 0.2816)),
+    published=Preprocessing(0, True, CIFAR10_MEAN, CIFAR10_STD),
+    protocol=Protocol("resnet18", epochs=30, batch_size=32),
     url="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
     md5="90528d7ca1a48142e341f4ef8d21d0de",
     folder="tiny-imagenet-200",
+    probe=WNIDS,
     digest="050686d31ac4c1841d3942d67495ddc9dc16a88b",
 )

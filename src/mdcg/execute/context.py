@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,20 +15,22 @@ from mdcg.scenario import parse
 from mdcg.trackers import Tracker, TrackerSet
 from mdcg.train.precision import Compute, compute
 
+Named = tuple[str, Path | None, int | None]  # a dataset's name, where it is, and the size of its images
 
-class Datasets:
+
+class DatasetCache:
     """Datasets that are loaded once, when first asked for; a copy in another process loads its own."""
 
-    def __init__(self) -> None:
-        self._loaded: dict[tuple[str, Path | None, int | None], Dataset] = {}
+    def __init__(self, loaded: Mapping[Named, Dataset] | None = None) -> None:
+        self._loaded = dict(loaded or {})
 
-    def load(self, *asked: *tuple[str, Path | None, int | None]) -> Dataset:
+    def load(self, *asked: *Named) -> Dataset:
         if asked not in self._loaded:
             self._loaded[asked] = load(*asked)
         return self._loaded[asked]
 
-    def __reduce__(self) -> tuple[type[Datasets], tuple[()]]:
-        return Datasets, ()
+    def __reduce__(self) -> tuple[type[DatasetCache], tuple[()]]:
+        return DatasetCache, ()
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Context:
     slots: int = 1  # groups that train at the same time
     display: Display = SILENT
     trackers: TrackerSet | None = None  # `log`, opened
-    datasets: Datasets = field(default_factory=Datasets, compare=False, repr=False)
+    datasets: DatasetCache = field(default_factory=DatasetCache, compare=False, repr=False)
 
     @property
     def store(self) -> Store:

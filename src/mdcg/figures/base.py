@@ -7,17 +7,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mdcg import paper
+from mdcg.data import record_of
 from mdcg.errors import MdcgError
 from mdcg.recipes.recipe import Recipe
 from mdcg.registry import Registry, first_line
 from mdcg.runs.finished import FinishedRun
+from mdcg.scenario import parse
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
 Row = dict[str, Any]  # of the CSV file: words and numbers
-MEMORIES = {"digits-5": [50, 100, 200]}  # where the paper has none
-USUAL = {"digits-5": 100}
+USUAL_MEMORY = 500  # where the paper has that, or nothing else is known
 
 
 class Figure(ABC):
@@ -78,7 +79,7 @@ FIGURES: Registry[type[Figure]] = Registry("figure", "mdcg.figures")
 def memories(asked: Recipe) -> list[int]:
     """Those asked for, or all that the paper has for the scenario."""
     known = {cell.memory for cell in paper.cells() if cell.scenario == asked.scenario and cell.memory}
-    sizes = asked.memory or MEMORIES.get(asked.scenario) or sorted(known)
+    sizes = asked.memory or list(_memories_of(asked.scenario)) or sorted(known)
     if not sizes:
         raise MdcgError(
             f"nothing says how large the memory should be for {asked.scenario}; give --memory.", about="memory"
@@ -87,12 +88,24 @@ def memories(asked: Recipe) -> list[int]:
 
 
 def memory(asked: Recipe) -> list[int]:
-    """Those asked for, or one: 500 where the paper has that."""
+    """Those asked for, or the usual one."""
     if asked.memory:
         return asked.memory
-    sizes = memories(asked)
-    usual = USUAL.get(asked.scenario, 500)
+    sizes, usual = memories(asked), usual_memory(asked.scenario)
     return [usual if usual in sizes else sizes[0]]
+
+
+def usual_memory(scenario: str) -> int:
+    """Of figures that show one."""
+    sizes = _memories_of(scenario)
+    return sizes[len(sizes) // 2] if sizes else USUAL_MEMORY
+
+
+def _memories_of(scenario: str) -> tuple[int, ...]:
+    """Where the paper has none: what suits the usual numbers of tasks need not suit others."""
+    name, tasks = parse(scenario)
+    record = record_of(name)
+    return record.memories if tasks in record.tasks else ()
 
 
 def recipe_of(asked: Recipe, methods: Sequence[str], memory: list[int], **settings: Any) -> Recipe:

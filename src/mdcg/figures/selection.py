@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from mdcg.figures.base import USUAL
+from mdcg.data.registry import is_known
+from mdcg.figures.base import usual_memory
 from mdcg.methods import METHODS
 from mdcg.models import HEADS
 from mdcg.runs.finished import FinishedRun
+from mdcg.scenario import parse
 
 #: In these members of one drawing may differ.
 FREE = {"method", "hyperparameters", "memory", "head", "head_settings", "seed", "evaluate_every"}
 
 
 def installed(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
-    """Those whose method and head are here: nothing is known of others, which a package brought that is gone."""
+    """Those whose method, head and dataset are here: of others, whose package is gone, nothing is known."""
     methods, heads = METHODS.names(), HEADS.names()
-    return [run for run in runs if run.spec.method in methods and run.spec.head in heads]
+    return [
+        run
+        for run in runs
+        if run.spec.method in methods and run.spec.head in heads and is_known(parse(run.spec.scenario)[0])
+    ]
 
 
 def one_protocol(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
@@ -56,7 +62,7 @@ def one_setting(runs: Sequence[FinishedRun], method: str | None = None) -> list[
 
     def rank(own: list[FinishedRun]) -> tuple[bool, int, bool, bool]:
         spec = own[0].spec
-        return spec.method == method, len(own), usual(own[0]), spec.memory == USUAL.get(spec.scenario, 500)
+        return spec.method == method, len(own), usual(own[0]), spec.memory == usual_memory(spec.scenario)
 
     return max(alike(runs), key=rank, default=[])
 
@@ -72,6 +78,6 @@ def side_by_side(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
     if not runs:
         return []
     sizes = Counter(run.spec.memory for run in runs if run.spec.memory)
-    wanted = USUAL.get(runs[0].spec.scenario, 500)
+    wanted = usual_memory(runs[0].spec.scenario)
     size = max(sizes, key=lambda size: (sizes[size], size == wanted, -size), default=0)
     return one_setting_each([run for run in runs if run.spec.memory in (0, size)])

@@ -1,8 +1,9 @@
 """The preset `published`: what the paper's published code does where it departs from the paper.
 
 Each departure is an option of its own: a method's fields, the forward passes and the epochs of a run
-(`Method.published` and the two beside it), and here heads, a backbone and how images are prepared. The preset turns all
-of them on. What is asked for besides still counts, while a head of the paper means that of the published code.
+(`Method.published` and the two beside it), how images are prepared (`DatasetRecord.published`), and here heads and a
+backbone. The preset turns all of them on. What is asked for besides still counts, while a head of the paper means that
+of the published code.
 """
 
 from __future__ import annotations
@@ -10,14 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from mdcg.data import Dataset
-from mdcg.data.load import CIFAR10_MEAN, CIFAR10_STD
+from mdcg.data import Dataset, record_of
 from mdcg.methods.base import Method, Passes, Preset, Value
 from mdcg.scenario import parse
 
 HEADS = {"cascaded-gates": "cascaded-gates-with-own", "single-gate": "scalar-gates"}
 BACKBONES = {"resnet18": "resnet18-1000"}  # in place of the protocol's
-OTHER_PIXELS = "tinyimagenet"  # prepared as CIFAR-10's images, without a crop
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,8 @@ def defaults(preset: Preset, kind: type[Method], scenario: str, memory: int, usu
 
 def augmented(dataset: Dataset, augmentation: Preset) -> Dataset:
     """The dataset with crop, flip and normalisation as asked for."""
-    if augmentation == "paper" or dataset.name != OTHER_PIXELS:
+    chosen = record_of(dataset.name).published if augmentation == "published" else None
+    if chosen is None:
         return dataset
-    return replace(dataset, padding=0, mean=CIFAR10_MEAN, std=CIFAR10_STD)
+    mean, std = chosen.mean or dataset.mean, chosen.std or dataset.std
+    return replace(dataset, padding=chosen.padding, flip=chosen.flip, mean=mean, std=std)

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from mdcg.data import Dataset
-from mdcg.data.load import FOLDER
+from mdcg.data import DATASETS, Dataset, record_of
 from mdcg.errors import MdcgError, unknown
 from mdcg.methods import METHODS
 from mdcg.methods.base import Passes, Preset
@@ -17,8 +16,7 @@ from mdcg.models.backbones import backbone_names
 from mdcg.recipes import presets
 from mdcg.recipes.document import Document, written
 from mdcg.recipes.parsing import number, parse_seeds, read_value
-from mdcg.recipes.protocol import protocol
-from mdcg.runs.spec import RunSpec, format_of
+from mdcg.runs.spec import RunSpec
 from mdcg.scenario import canonical, parse, task_sizes
 from mdcg.train.precision import PRECISIONS
 
@@ -184,12 +182,14 @@ class Recipe(BaseModel):
         name, chosen = self.named_method(), self.set
         kind = METHODS[name]
         memory = self.memory[0] if kind.uses_memory else 0
+        known, tasks = parse(self.scenario)
+        record = record_of(known)
         try:
-            task_sizes(dataset.classes, parse(self.scenario)[1])
+            task_sizes(dataset.classes, tasks)
         except MdcgError as error:
             raise MdcgError(str(error), about="scenario") from error
         head, published = self._head(name), self.preset == "published"
-        usual = protocol(self.scenario, dataset)
+        usual = record.trained(dataset.shape)
         backbone = presets.BACKBONES.get(usual.backbone, usual.backbone) if published else usual.backbone
         augmentation = self.augmentation or self.preset
         if kind.uses_memory and memory < dataset.classes:
@@ -198,9 +198,10 @@ class Recipe(BaseModel):
                 f"give --memory {dataset.classes} or more.",
                 about="memory",
             )
-        if augmentation == "published" and self.augmentation and dataset.name != presets.OTHER_PIXELS:
+        if augmentation == "published" and self.augmentation and not record.published:
+            others = " and ".join(other.name for other in DATASETS.values() if other.published)
             raise MdcgError(
-                f"the published augmentation departs from the paper's on {presets.OTHER_PIXELS} only; leave "
+                f"the published augmentation departs from the paper's on {others} only; leave "
                 f"--augmentation out for {self.scenario}.",
                 about="augmentation",
             )
@@ -216,10 +217,10 @@ class Recipe(BaseModel):
         settings = {key: default for key, (default, _) in HEADS[head].settings.items()}
         settings |= {key: number(key, value) for key, value in chosen.items() if key in settings}
         return RunSpec(
-            format=format_of(self.scenario),
+            format=record.format,
             scenario=self.scenario,
             fingerprint=dataset.fingerprint,
-            image_size=dataset.shape[1] if dataset.name.startswith(FOLDER) else None,
+            image_size=None if record.shape else dataset.shape[1],
             method=name,
             hyperparameters=method.model_dump(),
             memory=memory,
@@ -233,7 +234,7 @@ class Recipe(BaseModel):
             precision=self.precision,
             hold_out=self.hold_out,
             evaluate_every=self.evaluate_every,
-            augmentation=augmentation if dataset.name == presets.OTHER_PIXELS else "paper",
+            augmentation=augmentation if record.published else "paper",
             passes=self.passes or preset.passes if kind.replays() else "joint",
             seed=self.seeds[0],
         )

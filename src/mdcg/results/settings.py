@@ -7,22 +7,22 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import get_args
 
 import numpy as np
 
 from mdcg import metrics, paper
+from mdcg.data import record_of
 from mdcg.methods import METHODS
 from mdcg.methods.base import Preset
 from mdcg.metrics import Matrix
 from mdcg.models import HEADS
 from mdcg.recipes import presets
-from mdcg.recipes.protocol import PAPER
 from mdcg.results.statistics import ALPHA, Spread, welch
 from mdcg.runs.finished import FinishedRun
-from mdcg.runs.spec import RunSpec, format_of
-from mdcg.scenario import SCENARIOS, parse
+from mdcg.runs.spec import RunSpec
+from mdcg.scenario import listed, parse
 
 PRESETS: tuple[Preset, ...] = get_args(Preset)
 #: Named in other ways than by "field value", or no difference between settings of one section.
@@ -130,7 +130,7 @@ def preset_of(spec: RunSpec) -> Preset | None:
     Where both mean the same it is the paper's. Its precision does not matter, nor how often it was evaluated.
     """
     head = _papers_head(spec)
-    if spec.method not in METHODS.names() or head not in HEADS.names() or parse(spec.scenario)[0] not in PAPER:
+    if spec.method not in METHODS.names() or head not in HEADS.names() or not _of_the_paper(spec.scenario):
         return None
     for preset in PRESETS:
         asked = settings_of_preset(preset, spec.scenario, spec.method, spec.memory, head)
@@ -141,13 +141,14 @@ def preset_of(spec: RunSpec) -> Preset | None:
 
 def settings_of_preset(preset: Preset, scenario: str, method: str, memory: int, head: str) -> dict[str, object]:
     """What a preset makes of a spec's fields in a scenario of the paper; `head` by the paper's name."""
-    dataset, _ = parse(scenario)
-    protocol, published = PAPER[dataset], preset == "published"
+    record, published = record_of(parse(scenario)[0]), preset == "published"
+    protocol = record.protocol
+    assert protocol is not None  # every dataset of the paper has its own
     defaults = presets.defaults(preset, METHODS[method], scenario, memory, protocol.epochs)
     backbone = presets.BACKBONES.get(protocol.backbone, protocol.backbone) if published else protocol.backbone
     head = presets.HEADS.get(head, head) if published else head
     return {
-        "format": format_of(scenario),
+        "format": record.format,
         "hyperparameters": defaults.settings,
         "head": head,
         "head_settings": {name: default for name, (default, _) in HEADS[head].settings.items()},
@@ -157,9 +158,19 @@ def settings_of_preset(preset: Preset, scenario: str, method: str, memory: int, 
         "rate": protocol.rate,
         "momentum": protocol.momentum,
         "hold_out": 0.0,
-        "augmentation": preset if dataset == presets.OTHER_PIXELS else "paper",
+        "augmentation": preset if record.published else "paper",
         "passes": defaults.passes,
     }
+
+
+def _of_the_paper(scenario: str) -> bool:
+    """Whether its images are: the tasks may be others."""
+    return parse(scenario)[0] in _datasets_of_the_paper()
+
+
+@cache
+def _datasets_of_the_paper() -> set[str]:
+    return {parse(cell.scenario)[0] for cell in paper.cells()}
 
 
 def _papers_head(spec: RunSpec) -> str:
@@ -187,8 +198,8 @@ def summarise(runs: Iterable[FinishedRun]) -> list[Section]:
 
 
 def _usual_order(key: tuple[str, float, str]) -> tuple[int, str, float, str]:
-    known = SCENARIOS.index(key[0]) if key[0] in SCENARIOS else len(SCENARIOS)
-    return known, *key
+    usual = listed()
+    return usual.index(key[0]) if key[0] in usual else len(usual), *key
 
 
 def _section(title: str, groups: list[list[FinishedRun]]) -> Section:

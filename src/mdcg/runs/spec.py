@@ -14,9 +14,6 @@ from mdcg.methods.base import Passes, Preset, Value, shared_settings
 from mdcg.scenario import parse
 from mdcg.train.group import Member, Training
 
-# Part of a run's identity: raised when a change alters what runs compute, for the datasets that it concerns.
-FORMATS = {"cifar100": 2}  # 2: normalised by its own statistics, not by CIFAR-10's
-FIRST_FORMAT = 1
 ADDED = {"passes": "joint"}  # settings that came later, as `Method.added`
 
 
@@ -25,7 +22,7 @@ class RunSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: int = FIRST_FORMAT
+    format: int = 1  # that of its dataset when it was made, see `DatasetRecord.format`
     scenario: str
     fingerprint: str  # of the dataset's content
     image_size: int | None
@@ -115,11 +112,6 @@ class RunSpec(BaseModel):
             "seeds": [self.seed],
             "set": {**self.hyperparameters, **self.head_settings},
         }
-
-
-def format_of(scenario: str) -> int:
-    """Of runs that are made now."""
-    return FORMATS.get(parse(scenario)[0], FIRST_FORMAT)
 
 
 def _kind(method: str) -> type[Method] | None:

@@ -7,37 +7,29 @@ from functools import cache
 
 import numpy as np
 
+from mdcg.data import record_of
+from mdcg.data.record import Shape
 from mdcg.execute.context import Context
 from mdcg.models import HEADS, Head, build_backbone
-from mdcg.recipes.protocol import DIGITS, PAPER, protocol
 from mdcg.recipes.recipe import Recipe
 from mdcg.runs.spec import RunSpec
 from mdcg.scenario import parse
 
-Shape = tuple[int, int, int]  # channels, height, width
-SHAPES: dict[str, Shape] = {
-    "digits": (1, 8, 8),
-    "cifar10": (3, 32, 32),
-    "cifar100": (3, 32, 32),
-    "tinyimagenet": (3, 64, 64),
-}
-
 
 def given(asked: Recipe) -> tuple[Shape, str]:
     """Shape of the images, and the backbone: only a folder of images must be looked into."""
-    name, _ = parse(asked.scenario)
-    if name in SHAPES:
-        shape, usual = SHAPES[name], DIGITS if name == "digits" else PAPER[name]
-    else:
-        dataset = Context(asked.out, asked.data).dataset(asked)
-        shape, usual = dataset.shape, protocol(asked.scenario, dataset)
-    return shape, asked.backbone or usual.backbone
+    record = record_of(parse(asked.scenario)[0])
+    shape = record.shape or Context(asked.out, asked.data).dataset(asked).shape
+    return shape, asked.backbone or record.trained(shape).backbone
 
 
 def shape_of(spec: RunSpec) -> Shape:
     """Of a run's images; those of a folder are in colour and as large as was asked for."""
-    name, _ = parse(spec.scenario)
-    return SHAPES[name] if spec.image_size is None else (3, spec.image_size, spec.image_size)
+    if spec.image_size is not None:
+        return 3, spec.image_size, spec.image_size
+    shape = record_of(parse(spec.scenario)[0]).shape
+    assert shape is not None  # else the size would be part of the spec
+    return shape
 
 
 @cache

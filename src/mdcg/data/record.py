@@ -1,0 +1,220 @@
+"""What is known of a dataset: its names, where its images are, how they are prepared and how it is trained on.
+
+A dataset is an instance of a small class with `read`: of `Bundled`, where code or a package brings the images, or
+of `Published`, where they are in an archive that can be downloaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from mdcg.data.cache import Arrays, cache_folder
+from mdcg.data.source import fetch, find, stamp
+from mdcg.errors import MdcgError
+
+Shape = tuple[int, int, int]  # channels, height, width
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+SMALL = 48  # pixels: the largest images for which a small ResNet is the usual backbone
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How a dataset's pixels are augmented and normalised; no mean: measured on the training images."""
+
+    padding: int  # random crop: pixels of zero padding on each side
+    flip: bool  # random horizontal flip
+    mean: tuple[float, ...] | None = None  # per channel, pixels in 0..1
+    std: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.padding < 0:
+            raise MdcgError(f"the padding of a random crop cannot be {self.padding}; give 0 or more.")
+        if len(self.mean or ()) != len(self.std or ()):
+            raise MdcgError("mean and std belong together; give both for every channel, or neither to measure them.")
+        if not all(map(math.isfinite, self.mean or ())) or not all(0 < one < math.inf for one in self.std or ()):
+            raise MdcgError(
+                f"mean {self.mean} and std {self.std} cannot normalise pixels; give finite ones, std above 0."
+            )
+
+    @classmethod
+    def usual(cls, shape: Shape) -> Preprocessing:
+        """Of photographs: a crop of up to an eighth, a flip, statistics as measured."""
+        return cls(max(1, shape[1] // 8), True)
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How a dataset is trained on where nothing else is asked for."""
+
+    backbone: str
+    epochs: int
+    batch_size: int
+    rate: float = 0.01
+    momentum: float = 0.8
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch_size < 2 or not 0 < self.rate < math.inf or not 0 <= self.momentum < 1:
+            raise MdcgError(
+                f"nothing can be trained by {self}; it takes an epoch, batches of two images, a rate above 0 and a "
+                "momentum of at least 0 and below 1."
+            )
+
+    @classmethod
+    def usual(cls, shape: Shape) -> Protocol:
+        """Ours for images of this shape, where a dataset has none of its own."""
+        return cls("resnet18" if shape[1] > SMALL else "resnet20", epochs=20, batch_size=32)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Images of a dataset, found but not yet read."""
+
+    read: Callable[[], Arrays]
+    path: Path | None = None  # folder or archive; None: no files, and nothing is cached
+    label: str = ""  # how its file in the cache begins
+    stamp: Callable[[], str] = str  # changes when the files do
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetRecord(ABC):
+    """All that is known of a dataset before it is read."""
+
+    name: str
+    summary: str  # its line in `mdcg list datasets`
+    shape: Shape | None  # of every image; None: as large as is asked for
+    short: str = ""  # in the names of scenarios, where the name is too long
+    tasks: tuple[int, ...] = ()  # in which it usually comes; each is a scenario of `mdcg list scenarios`
+    preprocessing: Preprocessing | None = None  # None: `Preprocessing.usual`
+    published: Preprocessing | None = None  # by the paper's published code, where that departs from the paper
+    protocol: Protocol | None = None  # None: `Protocol.usual`
+    memories: tuple[int, ...] = ()  # that figures of these scenarios show; that in the middle is the usual one
+    format: int = 1  # part of a run's identity: raised when a change alters what runs on it compute
+
+    def __post_init__(self) -> None:
+        for name, allowed in ((self.name, rf"{NAME}(:.*)?"), (self.short, rf"({NAME})?")):
+            if not re.fullmatch(allowed, name, re.DOTALL):
+                raise MdcgError(f"'{name}' cannot name a dataset; use letters, digits, dots, dashes and underscores.")
+        if not self.summary.strip() or "\n" in self.summary:
+            raise MdcgError(f"the dataset {self.name} needs a summary of one line.")
+        if self.shape is not None and (len(self.shape) != 3 or min(self.shape) < 1):
+            raise MdcgError(f"the shape of {self.name} is {self.shape}; give (channels, height, width).")
+        for what, numbers in {"tasks": self.tasks, "memories": self.memories, "format": (self.format,)}.items():
+            if not all(isinstance(number, int) and number >= 1 for number in numbers):
+                raise MdcgError(f"{what} of {self.name} cannot be {getattr(self, what)}; give whole numbers from 1 on.")
+        for chosen in (self.preprocessing, self.published):
+            if self.shape and chosen and chosen.mean and len(chosen.mean) != self.shape[0]:
+                raise MdcgError(f"mean and std of {self.name} need one number for each of {self.shape[0]} channel(s).")
+
+    @property
+    def scenario_name(self) -> str:
+        """What stands before the number of tasks in the names of its scenarios."""
+        return self.short or self.name
+
+    @property
+    def scenarios(self) -> tuple[str, ...]:
+        """Those that are listed."""
+        return tuple(f"{self.scenario_name}-{tasks}" for tasks in self.tasks)
+
+    def prepared(self, shape: Shape) -> Preprocessing:
+        """How images of this shape are augmented and normalised."""
+        return self.preprocessing or Preprocessing.usual(shape)
+
+    def trained(self, shape: Shape) -> Protocol:
+        """How images of this shape are trained on."""
+        return self.protocol or Protocol.usual(shape)
+
+    @abstractmethod
+    def source(self, data: Path | None, size: int | None, download: bool | None) -> Source:
+        """Where its images are: in `data`, to be resized to `size`; `download` may fetch them, None: not at all."""
+
+    def _refuse(self, size: int | None) -> None:
+        if size is not None:
+            raise MdcgError(f"the image size of {self.name} is fixed; leave out --image-size, which is for folders.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bundled(DatasetRecord):
+    """A dataset that code makes or a package brings: always at hand, read anew each time."""
+
+    part_of: str = ""  # the package that brings it
+
+    @abstractmethod
+    def read(self) -> Arrays:
+        """All images and labels, the same ones every time; see `mdcg.data.arrays`."""
+
+    def source(self, data: Path | None, size: int | None, download: bool | None) -> Source:
+        self._refuse(size)
+        return Source(self.read)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published(DatasetRecord):
+    """A dataset with an archive that can be downloaded: found, checked, and cached once it was read."""
+
+    url: str
+    md5: str  # of the archive
+    folder: str = ""  # inside the archive: where that was unpacked, it is found too
+    probe: str = ""  # a file in this folder, by which it is known under any name
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not re.fullmatch(r"\w+://.*/[^/]+", self.url) or not re.fullmatch(r"[0-9a-f]{32}", self.md5):
+            raise MdcgError(
+                f"{self.name} cannot be downloaded from '{self.url}' with md5 '{self.md5}'; give the address of a file "
+                "and 32 hexadecimal digits."
+            )
+
+    @abstractmethod
+    def read(self, path: Path) -> Arrays:
+        """All images and labels, from the archive or the folder that was unpacked from it."""
+
+    @property
+    def archive(self) -> str:
+        return self.url.rsplit("/", 1)[-1]
+
+    def stamp(self, path: Path) -> str:
+        """Changes when the files do: then they are read again."""
+        return stamp([path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file()))
+
+    def check(self, path: Path) -> None:
+        """Refuse an archive that is not the published one. Of a folder nothing is known: there `read` must look."""
+        if not path.is_file():
+            return
+        try:
+            with path.open("rb") as file:
+                found = hashlib.file_digest(file, "md5").hexdigest()
+        except OSError as error:
+            raise MdcgError(f"cannot read {path}: {error.strerror}; check its permissions.") from error
+        if found != self.md5:
+            raise MdcgError(
+                f"{path} is altered or cut short (its md5 is not {self.md5}); remove it and run 'mdcg data get'."
+            )
+
+    def source(self, data: Path | None, size: int | None, download: bool | None) -> Source:
+        self._refuse(size)
+        path = self._locate(data, download)
+        return Source(partial(self._checked, path), path, self.name, partial(self.stamp, path))
+
+    def _checked(self, path: Path) -> Arrays:
+        self.check(path)
+        return self.read(path)
+
+    def _locate(self, data: Path | None, download: bool | None) -> Path:
+        chosen = data or (Path(os.environ["MDCG_DATA"]) if os.environ.get("MDCG_DATA") else None)
+        if chosen is not None and not chosen.exists():
+            raise MdcgError(f"there is no file or folder {chosen}; correct --data (or $MDCG_DATA).")
+        root = chosen or cache_folder()
+        found = find(root, self.folder, self.archive, self.probe)
+        if found is None and (download is None or (chosen is not None and not download)):
+            where = f" --data {chosen}" if chosen else ""
+            missing = f"neither {self.folder} nor {self.archive} is" if self.folder else f"{self.archive} is not"
+            raise MdcgError(f"{missing} in {root}; run 'mdcg data get {self.name}{where}' first.")
+        return (found or fetch(self.url, self.md5, root)).resolve()
