@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import mdcg
 from mdcg.errors import MdcgError
 from mdcg.results.read import find_runs
-from mdcg.results.settings import summarise
+from mdcg.results.settings import gather
 from mdcg.runs.archive import read_archive, write_archive
 from mdcg.runs.record import FORMAT, Record
 from mdcg.runs.store import Store
@@ -335,12 +335,7 @@ def test_a_report_of_archives_is_that_of_folders(trained: Path, only_archived: P
     for file in ("table.md", "table.tex", "table.csv"):
         assert (tmp_path / "archives" / file).read_text() == (tmp_path / "folders" / file).read_text()
     of_folders, of_archives = (
-        [
-            run.record
-            for section in summarise(find_runs(runs).runs)
-            for setting in section.settings
-            for run in setting.runs
-        ]
+        [run.record for section in gather(find_runs(runs).runs) for setting in section.settings for run in setting.runs]
         for runs in (trained, only_archived)
     )
     for one, other in zip(of_folders, of_archives, strict=True):

@@ -13,7 +13,7 @@ import pytest
 import mdcg
 from mdcg.cli import main
 from mdcg.report.page import page as report_page
-from mdcg.results.settings import summarise
+from mdcg.results.settings import gather
 from tests.test_report import EVIL, made_run
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -186,7 +186,7 @@ def test_names_stay_text(browser: Any, tmp_path: Path) -> None:
     """Also as plotly draws them, and in panels."""
     runs = [made_run(method=EVIL, names=EVIL, folder=EVIL, memory=memory) for memory in (10, 20)]
     file = tmp_path / "evil.html"
-    file.write_text(report_page.page(summarise(runs), EVIL), "utf-8")
+    file.write_text(report_page.page(gather(runs), EVIL), "utf-8")
     page = browser.new_page()
     trouble: list[str] = []
     page.on("dialog", lambda dialog: trouble.append(dialog.message))

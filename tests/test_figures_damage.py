@@ -15,7 +15,7 @@ from mdcg.figures.plots.forgetting import Forgetting
 from mdcg.figures.read import numbers
 from mdcg.figures.selection import installed, side_by_side, usual
 from mdcg.report.page.page import page
-from mdcg.results.settings import summarise
+from mdcg.results.settings import gather
 from mdcg.runs.finished import FinishedRun
 from tests.fake_runs import finished, spec, with_rows
 
@@ -69,7 +69,7 @@ def test_values_that_only_the_drawing_stumbles_over(tmp_path: Path) -> None:
 def test_a_report_without_that_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = with_rows(finished(spec("md-cg")), "drift", [LOOK | {"kl": ["much"]}], tmp_path)  # which numbers pass on
     with_rows(run, "memory", [LOOK], tmp_path)
-    found = page(summarise([run]), "a title")
+    found = page(gather([run]), "a title")
     assert 'id="figure-forgetting"' in found
     assert '<p class="faint">drift is left out: it cannot be drawn (' in found
     assert '<p class="faint">bias is left out: what the probe memory measured of' in found
@@ -78,9 +78,7 @@ def test_a_report_without_that_figure(tmp_path: Path, monkeypatch: pytest.Monkey
         raise RuntimeError("no & no")
 
     monkeypatch.setattr(Forgetting, "pick", broken)
-    assert "forgetting is left out: it cannot be drawn (RuntimeError: no &amp; no)." in page(
-        summarise([run]), "a title"
-    )
+    assert "forgetting is left out: it cannot be drawn (RuntimeError: no &amp; no)." in page(gather([run]), "a title")
 
 
 def test_runs_of_what_is_not_installed_are_left_out() -> None:
@@ -88,8 +86,8 @@ def test_runs_of_what_is_not_installed_are_left_out() -> None:
     gone = [renamed(run, method="gone"), renamed(run, head="gone")]
     assert installed([*gone, run]) == [run]
     for runs in (gone, [renamed(run, scenario="gone-5")]):
-        assert '<div class="figures">' not in page(summarise(runs), "a title")
-    assert "left out" not in page(summarise([*gone, run]), "a title")
+        assert '<div class="figures">' not in page(gather(runs), "a title")
+    assert "left out" not in page(gather([*gone, run]), "a title")
 
 
 def test_a_setting_that_a_method_no_longer_has() -> None:

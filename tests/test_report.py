@@ -24,6 +24,8 @@ from scipy import stats
 
 from mdcg import metrics, paper
 from mdcg.errors import MdcgError
+from mdcg.execute.context import Context
+from mdcg.execute.sweep import Sweep
 from mdcg.methods import METHODS
 from mdcg.models import HEADS
 from mdcg.recipes.grid import Cell
@@ -31,9 +33,9 @@ from mdcg.recipes.recipe import make_recipe
 from mdcg.report.files import csv_table, latex, latex_text, markdown
 from mdcg.report.page.page import page, templates
 from mdcg.report.page.payload import lean
-from mdcg.report.sweeps import caption, sweep_table
+from mdcg.report.sweep_tables import caption, sweep_table
 from mdcg.results.read import find_runs
-from mdcg.results.settings import Section, Setting, paper_cell, summarise
+from mdcg.results.settings import Section, Setting, gather, paper_cell
 from mdcg.results.statistics import Spread, welch
 from mdcg.runs.finished import FinishedRun
 from mdcg.runs.record import Record
@@ -81,7 +83,7 @@ def made_run(
 
 
 def settings(*runs: FinishedRun) -> list[Setting]:
-    return [setting for section in summarise(runs) for setting in section.settings]
+    return [setting for section in gather(runs) for setting in section.settings]
 
 
 def names(*runs: FinishedRun) -> set[str]:
@@ -110,7 +112,7 @@ def test_runs_that_differ_in_anything_else_never_mix(field: str) -> None:
         "momentum": 0.5, "passes": "separate",
     }  # fmt: skip
     one, two = made_run(), made_run(seed=1, **{field: other.get(field, 333)})
-    sections = summarise([one, two])
+    sections = gather([one, two])
     shown = {(section.title, setting.name, setting.spec.memory) for section in sections for setting in section.settings}
     assert len(shown) == 2
     if field in ("scenario", "hold_out", "fingerprint"):  # other images: their accuracies are no rivals
@@ -119,7 +121,7 @@ def test_runs_that_differ_in_anything_else_never_mix(field: str) -> None:
 
 
 def test_held_out_images_are_named() -> None:
-    titles = [section.title for section in summarise([made_run(hold_out=0.125), made_run()])]
+    titles = [section.title for section in gather([made_run(hold_out=0.125), made_run()])]
     assert titles == ["c10-5", "c10-5, on 12.5% of the training images held out"]
 
 
@@ -160,9 +162,9 @@ def test_the_published_preset_has_a_name() -> None:
 def test_what_is_not_default_is_named_even_where_all_have_it() -> None:
     """A table of nothing but runs with an older default must not pass for one of the present."""
     assert names(made_run(hyperparameters={"divergence": "student-teacher"})) == {"md-cg, divergence student-teacher"}
-    (section,) = summarise([made_run(passes="separate"), made_run(passes="separate", memory=200)])
+    (section,) = gather([made_run(passes="separate"), made_run(passes="separate", memory=200)])
     assert "memory images in passes of their own" in section.shared
-    (section,) = summarise([made_run()])
+    (section,) = gather([made_run()])
     assert "passes" not in section.shared
 
 
@@ -222,7 +224,7 @@ def test_only_runs_of_the_papers_protocol_are_compared_with_it() -> None:
 
 def rivals() -> list[Section]:
     """At memory 500: md-cg 60 and md 60.02 tie, replay 50, ld 40; at 1000 md alone; naive without a memory."""
-    return summarise(
+    return gather(
         [
             made_run(60, method="md-cg"), made_run(60.02, method="md"), made_run(50, method="replay"),
             made_run(40, method="ld"), made_run(70, method="md", memory=1000), made_run(99, method="naive", memory=0),
@@ -234,7 +236,7 @@ def test_best_and_second_best() -> None:
     (section,) = rivals()
     marked = {section.settings[place].label: mark for place, mark in section.marks.items()}
     assert marked == {"md, memory 500": "best", "md-cg, memory 500": "best", "replay, memory 500": "second"}
-    (two,) = summarise([made_run(60), made_run(50, method="md")])
+    (two,) = gather([made_run(60), made_run(50, method="md")])
     assert list(two.marks.values()) == ["best"]
 
 
@@ -254,7 +256,7 @@ def test_latex() -> None:
         assert text.count(rf"\begin{{{word}}}") == text.count(rf"\end{{{word}}}") == 1
     escaped = r"a\_b \& 5\% of \{c\}\textbackslash{}d \textasciitilde{}\textasciicircum{} \#1 \$x"
     assert latex_text(r"a_b & 5% of {c}\d ~^ #1 $x") == escaped
-    spread = latex(summarise([made_run(40), made_run(50, seed=1)]))
+    spread = latex(gather([made_run(40), made_run(50, seed=1)]))
     assert r"$45.0 \pm 7.1$" in spread
 
 
@@ -262,16 +264,17 @@ def test_beside_the_papers_bwt_stands_that_of_the_end() -> None:
     run = made_run(60, tasks=3)
     assert run.record.metrics["BWT"] == pytest.approx(-80 / 3)
     assert run.record.metrics["BWT_final"] == pytest.approx(-40)
-    text = latex(summarise([run]))
+    text = latex(gather([run]))
     assert r"Method & ACC & BWT-final \\" in text
     assert r"md-cg & $60.0$ & $-40.0$ \\" in text
-    cells, records = [Cell({"method": "md-cg"}, [run.record.spec])], {run.record.spec.name: run.record}
+    sweep = Sweep([Cell({"method": "md-cg"}, [run.spec])], Context(Path("nowhere")), "a title")
+    settings = [Setting((run,), "md-cg", "md-cg")]
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(sweep_table(cells, records, "a title", console))
+    console.print(sweep_table(sweep, settings, console))
     shown = console.export_text()
     assert "60.0 | -40.0" in shown
     assert "65.5 ± 3.2 | -35.7" in shown
-    assert caption(cells, records).startswith("ACC | BWT-final in percent, one seed; below it the paper's.")
+    assert caption(settings).startswith("ACC | BWT-final in percent, one seed; below it the paper's.")
 
 
 def test_markdown() -> None:
@@ -280,12 +283,12 @@ def test_markdown() -> None:
     assert "| replay | 500 | 1 | *50.0* |" in text
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table}) == 1
-    evil = markdown(summarise([made_run(method="a|b\n<i>")]))
+    evil = markdown(gather([made_run(method="a|b\n<i>")]))
     assert r"a\|b \<i\>" in evil
 
 
 def test_csv_gives_the_numbers_back() -> None:
-    sections = summarise([made_run(acc, seed=seed) for seed, acc in enumerate((40, 50))] + [made_run(method=EVIL)])
+    sections = gather([made_run(acc, seed=seed) for seed, acc in enumerate((40, 50))] + [made_run(method=EVIL)])
     rows = list(csv.DictReader(io.StringIO(csv_table(sections))))
     ours = [setting for section in sections for setting in section.settings]
     assert len(rows) == len(ours) == 2
@@ -328,7 +331,7 @@ class Elements(HTMLParser):
 
 
 def test_page_is_harmless_whatever_things_are_called() -> None:
-    html = page(summarise([made_run(method=EVIL, names=EVIL, folder=EVIL)]), EVIL)
+    html = page(gather([made_run(method=EVIL, names=EVIL, folder=EVIL)]), EVIL)
     elements = Elements(html)
     assert "img" not in {tag for tag, _ in elements.found}
     assert not [1 for _, attributes in elements.found if any(key.startswith("on") for key in attributes)]
@@ -354,7 +357,7 @@ def test_page_asks_for_nothing_from_elsewhere() -> None:
 
 def test_page_shows_its_numbers_without_a_script() -> None:
     runs = [made_run(acc, seed=seed) for seed, acc in enumerate((64.5, 65, 66))]
-    html = page(summarise([*runs, made_run(method="naive", memory=0, hold_out=0.1)]), "Results")
+    html = page(gather([*runs, made_run(method="naive", memory=0, hold_out=0.1)]), "Results")
     for text in ("65.2 ± 0.8", "65.5 ± ", "-0.3", "no, p = ", "4 runs", "2 settings"):
         assert text in html, text
     assert "finished 2026-01-01 to 2026-01-03" in html
@@ -367,7 +370,7 @@ def test_only_the_best_are_compared_at_first() -> None:
     """Thirteen lines would be too many; a name is chosen with all its memory sizes."""
     few = [made_run(60, memory=100 * size) for size in range(1, 6)]
     many = [made_run(50, method="replay", memory=100 * size) for size in range(1, 9)]
-    elements = Elements(page(summarise([*few, *many]), "a title"))
+    elements = Elements(page(gather([*few, *many]), "a title"))
     boxes = [found for _, found in elements.found if found.get("class") == "choose"]
     assert len(boxes) == 13
     checked = {str(found["aria-label"]) for found in boxes if "checked" in found}
@@ -385,11 +388,11 @@ def test_data_has_no_nan_and_ends_no_script() -> None:
 def test_one_task_and_a_foreign_history_do_no_harm() -> None:
     run = made_run(tasks=1)
     run.record.history[:] = [{"task": "one"}, {}, {"task": 1, "epoch": 1, "loss": math.nan, "train_accuracy": 1}]
-    html = page(summarise([run]), "one task")
+    html = page(gather([run]), "one task")
     (block,) = [json.loads(block) for block in Elements(html).blocks][1:]
     assert block["runs"][0]["loss"] == [None]
     assert block["runs"][0]["forgetting"] == []
-    assert "--" in latex(summarise([run]))
+    assert "--" in latex(gather([run]))
 
 
 def store(run: FinishedRun, folder: Path) -> None:

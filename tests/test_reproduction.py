@@ -18,12 +18,13 @@ from mdcg import paper
 from mdcg.errors import MdcgError
 from mdcg.methods import METHODS
 from mdcg.methods.base import Preset
+from mdcg.recipes.presets import PRESETS, preset_of
 from mdcg.recipes.recipe import Recipe
 from mdcg.report.files import markdown
 from mdcg.report.notes import NOTES, read_notes
 from mdcg.report.reproduction import BEGIN, END, compared, reproduction, write_reproduction
 from mdcg.results.read import find_runs
-from mdcg.results.settings import PRESETS, paper_cell, preset_of, summarise
+from mdcg.results.settings import gather, paper_cell
 from mdcg.results.statistics import holm
 from mdcg.runs.archive import write_archive
 from mdcg.runs.finished import FinishedRun
@@ -408,4 +409,4 @@ def test_the_committed_tables_are_those_of_the_committed_runs() -> None:
     page = (ROOT / "docs" / "reproduction.md").read_text("utf-8")
     expected = f"{BEGIN}\n\n{reproduction(found.runs, read_notes(ROOT / 'results' / NOTES))}\n{END}"
     assert page[page.index(BEGIN) : page.index(END) + len(END)] == expected
-    assert (ROOT / "results" / "table.md").read_text("utf-8") == markdown(summarise(found.runs))
+    assert (ROOT / "results" / "table.md").read_text("utf-8") == markdown(gather(found.runs))

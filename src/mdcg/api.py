@@ -21,9 +21,9 @@ from mdcg.memory import Memory
 from mdcg.methods.base import Passes, Preset, Value
 from mdcg.metrics import Matrix
 from mdcg.recipes.document import written
-from mdcg.recipes.grid import label
+from mdcg.results.settings import Setting, of_sweep
 from mdcg.runs.record import Record
-from mdcg.runs.store import MODEL, Store, archive_of, read_measurements
+from mdcg.runs.store import MODEL, archive_of
 from mdcg.trackers import Tracker
 
 
@@ -31,18 +31,22 @@ from mdcg.trackers import Tracker
 class Result:
     """The runs of one setting: arrays have one row per seed, accuracies are in percent."""
 
-    records: list[Record]
-    out: Path
+    setting: Setting
+    out: Path  # the folder of runs
     dataset: Dataset
+
+    @property
+    def records(self) -> list[Record]:
+        return self.setting.records
 
     @property
     def seeds(self) -> list[int]:
         return [record.spec.seed for record in self.records]
 
-    @cached_property
+    @property
     def R(self) -> Matrix:
         """(seeds, tasks, tasks): accuracy on task j after task i, NaN where j > i."""
-        return np.stack([record.R for record in self.records])
+        return self.setting.matrices
 
     @property
     def ACC(self) -> Matrix:
@@ -62,12 +66,13 @@ class Result:
 
     @property
     def mean(self) -> dict[str, float]:
-        return {name: metrics.mean_std(self._metric(name).tolist())[0] for name in metrics.NAMES}
+        """Mean over seeds of every metric, by name."""
+        return {name: self.setting.stats[name].mean for name in metrics.NAMES}
 
     @property
     def std(self) -> dict[str, float]:
         """Sample standard deviation over seeds; NaN for a single one."""
-        return {name: metrics.mean_std(self._metric(name).tolist())[1] for name in metrics.NAMES}
+        return {name: self.setting.stats[name].std for name in metrics.NAMES}
 
     @property
     def learner(self) -> Learner:
@@ -76,10 +81,9 @@ class Result:
 
     @cached_property
     def learners(self) -> list[Learner]:
-        return [self._learner(record) for record in self.records]
+        return [self._learner(run.record, run.folder) for run in self.setting.runs]
 
-    def _learner(self, record: Record) -> Learner:
-        place = Store(self.out).where(record.spec)
+    def _learner(self, record: Record, place: Path) -> Learner:
         if archive := archive_of(place):
             raise MdcgError(
                 f"{place.name} is a run of the archive {archive}, which has no model; repeat the run with --fresh "
@@ -96,19 +100,13 @@ class Result:
 
     def measured(self, probe: str) -> list[dict[str, Any]]:
         """What a probe measured: a row per look, with the run's seed."""
-        store = Store(self.out)
-        return [
-            {"seed": record.spec.seed, **row}
-            for record in self.records
-            for row in read_measurements(store.folder(record.spec), probe).rows
-        ]
+        return [{"seed": run.spec.seed, **row} for run in self.setting.runs for row in run.measured(probe)]
 
     def as_json(self) -> dict[str, Any]:
         def clean(values: dict[str, float]) -> dict[str, float | None]:
             return {name: None if np.isnan(value) else round(value, 6) for name, value in values.items()}
 
-        store = Store(self.out)
-        runs = [{**record.as_json(), "folder": str(store.where(record.spec))} for record in self.records]
+        runs = [{**run.record.as_json(), "folder": str(run.folder)} for run in self.setting.runs]
         return {"runs": runs, "mean": clean(self.mean), "std": clean(self.std)}
 
     def _metric(self, name: str) -> Matrix:
@@ -208,11 +206,8 @@ def results_of(sweep: Sweep, quiet: bool = False) -> dict[str, Result]:
     undone = sweep.run(retry=True, quiet=quiet)
     if undone:
         raise _error(undone)
-    records, context = sweep.records(), sweep.context
-    return {
-        label(cell): Result([records[spec.name] for spec in cell.specs], context.out, context.dataset(cell.specs[0]))
-        for cell in sweep.cells
-    }
+    context = sweep.context
+    return {setting.label: Result(setting, context.out, context.dataset(setting.spec)) for setting in of_sweep(sweep)}
 
 
 def _error(undone: Undone) -> MdcgError:

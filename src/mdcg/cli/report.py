@@ -26,7 +26,7 @@ def report(
     from mdcg.report.notes import NOTES
     from mdcg.report.reproduction import write_reproduction
     from mdcg.results.read import find_runs
-    from mdcg.results.settings import summarise
+    from mdcg.results.settings import gather
 
     found = find_runs(runs)
     if found.unreadable:
@@ -39,7 +39,7 @@ def report(
         return
     from mdcg.report.page.page import page  # which brings libraries to draw with
 
-    sections = summarise(found.runs)
+    sections = gather(found.runs)
     contents = {
         "table.md": markdown(sections),
         "table.tex": latex(sections),

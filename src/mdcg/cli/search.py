@@ -68,7 +68,7 @@ def search(
                 "recipe": str(file),
             }
         )
-    from mdcg.report.searches import at_an_end, grid_table, verdict
+    from mdcg.report.search_tables import at_an_end, grid_table, verdict
 
     console = Console()
     count = len({spec.seed for spec in sweep.specs})

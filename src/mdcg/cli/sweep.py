@@ -44,7 +44,8 @@ def sweep(
 ) -> None:
     """Train everything that a recipe with axes means, and print the table. Given again, it goes on where it was."""
     from mdcg.execute.sweep import Sweep
-    from mdcg.report.sweeps import caption, sweep_json, sweep_table
+    from mdcg.report.sweep_tables import caption, sweep_json, sweep_table
+    from mdcg.results.settings import of_sweep
 
     asked = {"seeds": seeds, "preset": preset, "out": out, "data": data, "device": device, "precision": precision}
     given = {key: value for key, value in asked.items() if value is not None}
@@ -61,14 +62,14 @@ def sweep(
     if plan:
         return _print_plan(work.plan(retry, executor), as_json)
     undone = stopped_explained(lambda: work.run(retry or fresh, executor=executor), again(fresh))
-    records = work.records()
+    settings = of_sweep(work)
     if as_json:
-        print_json(sweep_json(work.cells, records, undone))
+        print_json(sweep_json(work, settings, undone))
     else:
         console = Console()
-        if records:
-            console.print(sweep_table(work.cells, records, work.title, console))
-        print(caption(work.cells, records))
+        if settings:
+            console.print(sweep_table(work, settings, console))
+        print(caption(settings))
     if undone:
         _say_what_is_undone(undone)
         raise SystemExit(1)
@@ -114,7 +115,7 @@ def _executor(on: str | None) -> Executor | None:
 
 def _print_plan(planned: Plan, as_json: bool) -> None:
     from mdcg.execute.progress import duration
-    from mdcg.report.sweeps import plan_json, plan_table
+    from mdcg.report.sweep_tables import plan_json, plan_table
 
     if as_json:
         return print_json(plan_json(planned))

@@ -48,7 +48,7 @@ def run(
     print(f"{name} on {first.scenario}, accuracy in percent on task{over}{held_out(first)}:\n")
     console = Console()
     console.print(accuracy_matrix(result.R.mean(0), console.width))
-    console.print(comparison({name: result}, "", console))
+    console.print(comparison([result.setting], "", console))
     for spec in sweep.specs:
         print(sweep.context.store.where(spec))
     return _print_share(sweep, options)
@@ -100,12 +100,10 @@ def _print_share(sweep: Sweep, options: dict[str, Any]) -> None:
 def _write_page(path: Path, sweep: Sweep) -> None:
     from mdcg.files import write_whole
     from mdcg.report.page.page import page
-    from mdcg.results.settings import summarise
-    from mdcg.runs.finished import FinishedRun
+    from mdcg.results.settings import gather, of_sweep
 
-    store, records = sweep.context.store, sweep.records()
-    runs = [FinishedRun(store.where(spec), records[spec.name]) for spec in sweep.specs]
-    write_whole(path, page(summarise(runs), sweep.title).encode("utf-8", "replace"))
+    runs = [run for setting in of_sweep(sweep) for run in setting.runs]
+    write_whole(path, page(gather(runs), sweep.title).encode("utf-8", "replace"))
 
 
 def _print_comparison(
@@ -116,7 +114,8 @@ def _print_comparison(
     from mdcg.report.terminal import comparison
 
     console = Console()
-    return console.print(comparison(results, sweep.title, console, first, ranked))
+    settings = [result.setting for result in results.values()]
+    return console.print(comparison(settings, sweep.title, console, first, ranked))
 
 
 def again(fresh: bool) -> str:

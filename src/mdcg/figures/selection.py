@@ -9,6 +9,7 @@ from mdcg.data.registry import is_known
 from mdcg.figures.base import usual_memory
 from mdcg.methods import METHODS
 from mdcg.models import HEADS
+from mdcg.results.settings import alike
 from mdcg.runs.finished import FinishedRun
 from mdcg.scenario import parse
 
@@ -31,16 +32,6 @@ def one_protocol(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
     keys = [run.spec.model_dump_json(exclude=FREE) for run in runs]
     most = Counter(keys).most_common(1)
     return [run for run, key in zip(runs, keys, strict=True) if key == most[0][0]]
-
-
-def alike(runs: Sequence[FinishedRun], besides: Collection[str] = ("seed",)) -> list[list[FinishedRun]]:
-    """The runs in parts that agree in every setting but these (`seed`, `memory`, or one of method or head)."""
-    parts: dict[tuple[tuple[str, object], ...], list[FinishedRun]] = {}
-    for run in runs:
-        known = run.spec.settings().items()
-        key = tuple(sorted((name, value) for name, value in known if name.removeprefix("set.") not in besides))
-        parts.setdefault(key, []).append(run)
-    return list(parts.values())
 
 
 def usual(run: FinishedRun, besides: Collection[str] = ()) -> bool:

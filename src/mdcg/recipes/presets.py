@@ -10,13 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import get_args
 
+from mdcg import paper
 from mdcg.data import Dataset, record_of
+from mdcg.methods import METHODS
 from mdcg.methods.base import Method, Passes, Preset, Value
+from mdcg.models import HEADS
+from mdcg.runs.spec import RunSpec
 from mdcg.scenario import parse
 
-HEADS = {"cascaded-gates": "cascaded-gates-with-own", "single-gate": "scalar-gates"}
-BACKBONES = {"resnet18": "resnet18-1000"}  # in place of the protocol's
+PRESETS: tuple[Preset, ...] = get_args(Preset)
+
+PUBLISHED_HEADS = {"cascaded-gates": "cascaded-gates-with-own", "single-gate": "scalar-gates"}
+PUBLISHED_BACKBONES = {"resnet18": "resnet18-1000"}  # in place of the protocol's
 
 
 @dataclass(frozen=True)
@@ -45,3 +53,57 @@ def augmented(dataset: Dataset, augmentation: Preset) -> Dataset:
         return dataset
     mean, std = chosen.mean or dataset.mean, chosen.std or dataset.std
     return replace(dataset, padding=chosen.padding, flip=chosen.flip, mean=mean, std=std)
+
+
+def preset_of(spec: RunSpec) -> Preset | None:
+    """The preset that a run was trained with, on the paper's images and evaluated on its test images; None: neither.
+
+    Where both mean the same it is the paper's. Its precision does not matter, nor how often it was evaluated.
+    """
+    head = papers_head(spec)
+    if spec.method not in METHODS.names() or head not in HEADS.names() or not _of_the_paper(spec.scenario):
+        return None
+    for preset in PRESETS:
+        asked = settings_of_preset(preset, spec.scenario, spec.method, spec.memory, head)
+        if all(getattr(spec, name) == value for name, value in asked.items()):
+            return preset
+    return None
+
+
+def settings_of_preset(preset: Preset, scenario: str, method: str, memory: int, head: str) -> dict[str, object]:
+    """What a preset makes of a spec's fields in a scenario of the paper; `head` by the paper's name."""
+    record, published = record_of(parse(scenario)[0]), preset == "published"
+    protocol = record.protocol
+    assert protocol is not None  # every dataset of the paper has its own
+    chosen = defaults(preset, METHODS[method], scenario, memory, protocol.epochs)
+    backbone = PUBLISHED_BACKBONES.get(protocol.backbone, protocol.backbone) if published else protocol.backbone
+    head = PUBLISHED_HEADS.get(head, head) if published else head
+    return {
+        "format": record.format,
+        "hyperparameters": chosen.settings,
+        "head": head,
+        "head_settings": {name: default for name, (default, _) in HEADS[head].settings.items()},
+        "backbone": backbone,
+        "epochs": chosen.epochs,
+        "batch_size": protocol.batch_size,
+        "rate": protocol.rate,
+        "momentum": protocol.momentum,
+        "hold_out": 0.0,
+        "augmentation": preset if record.published else "paper",
+        "passes": chosen.passes,
+    }
+
+
+def _of_the_paper(scenario: str) -> bool:
+    """Whether its images are: the tasks may be others."""
+    return parse(scenario)[0] in _datasets_of_the_paper()
+
+
+@cache
+def _datasets_of_the_paper() -> set[str]:
+    return {parse(cell.scenario)[0] for cell in paper.cells()}
+
+
+def papers_head(spec: RunSpec) -> str:
+    """The head by the paper's name, where the published code has another for it."""
+    return {published: ours for ours, published in PUBLISHED_HEADS.items()}.get(spec.head, spec.head)

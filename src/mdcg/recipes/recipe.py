@@ -190,7 +190,7 @@ class Recipe(BaseModel):
             raise MdcgError(str(error), about="scenario") from error
         head, published = self._head(name), self.preset == "published"
         usual = record.trained(dataset.shape)
-        backbone = presets.BACKBONES.get(usual.backbone, usual.backbone) if published else usual.backbone
+        backbone = presets.PUBLISHED_BACKBONES.get(usual.backbone, usual.backbone) if published else usual.backbone
         augmentation = self.augmentation or self.preset
         if kind.uses_memory and memory < dataset.classes:
             raise MdcgError(
@@ -241,7 +241,7 @@ class Recipe(BaseModel):
 
     def _head(self, name: str) -> str:
         head = self.head or METHODS[name].head
-        return presets.HEADS.get(head, head) if self.preset == "published" else head
+        return presets.PUBLISHED_HEADS.get(head, head) if self.preset == "published" else head
 
 
 def make_recipe(**keys: Any) -> Recipe:

@@ -13,9 +13,10 @@ from mdcg.errors import MdcgError
 from mdcg.files import write_whole
 from mdcg.methods import METHODS
 from mdcg.methods.base import Preset
+from mdcg.recipes.presets import PRESETS, preset_of, settings_of_preset
 from mdcg.report.notes import Noted, listed, read_notes
 from mdcg.report.terminal import spread
-from mdcg.results.settings import PRESETS, Setting, preset_of, settings_of_preset, summarise
+from mdcg.results.settings import Setting, gather
 from mdcg.results.statistics import ALPHA, holm
 from mdcg.runs.finished import FinishedRun
 
@@ -87,7 +88,7 @@ def reproduction(runs: Iterable[FinishedRun], noted: Noted) -> str:
 def compared(runs: Iterable[FinishedRun]) -> list[Compared]:
     """Every cell of each table, in the paper's order; Table 2's where there are runs of any."""
     found: dict[tuple[str, str, int, str, Preset], list[Setting]] = {}
-    for setting in (setting for section in summarise(runs) for setting in section.settings):
+    for setting in (setting for section in gather(runs) for setting in section.settings):
         cell, preset = setting.paper, preset_of(setting.spec)
         if cell and preset:
             found.setdefault((cell.scenario, cell.method, cell.memory, cell.head, preset), []).append(setting)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from rich import box
@@ -12,12 +12,13 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from mdcg.api import Result
 from mdcg.metrics import Matrix
+from mdcg.results.settings import Setting, marks
 from mdcg.runs.record import Record
 
 CELL = 6  # characters of one entry of R
 ENVIRONMENT = {"precision": "computed in", "finished": "finished at"}
+STYLES = {"best": "bold", "second": "underline"}
 COLUMNS = {"ACC": "ACC ↑", "BWT": "BWT", "BWT_final": "BWT-final", "forgetting": "forgetting ↓"}
 
 
@@ -39,40 +40,36 @@ def spread(mean: float, std: float) -> str:
     return f"{mean:.1f}" + ("" if math.isnan(std) else f" ± {std:.1f}")
 
 
-def best_first(results: Mapping[str, Result]) -> list[tuple[str, Result]]:
-    return sorted(results.items(), key=lambda item: -item[1].mean["ACC"])
-
-
 def comparison(
-    results: Mapping[str, Result], title: str, console: Console, first: str = "method", ranked: bool = True
+    settings: Sequence[Setting], title: str, console: Console, first: str = "method", ranked: bool = True
 ) -> Table:
     """One line per method or setting, best first unless the order is to stay; `first` heads their column."""
-    whole = _comparison(results, title, list(COLUMNS), first, ranked)
+    ordered = sorted(settings, key=lambda setting: -setting.stats["ACC"].mean) if ranked else list(settings)
+    whole = _comparison(ordered, title, list(COLUMNS), first)
     if console.measure(whole, options=console.options.update(width=10_000)).maximum <= console.width:
         return whole
     # Forgetting differs from BWT-final by little: where the terminal is too narrow, it makes room.
-    return _comparison(results, title, [name for name in COLUMNS if name != "forgetting"], first, ranked)
+    return _comparison(ordered, title, [name for name in COLUMNS if name != "forgetting"], first)
 
 
-def _comparison(results: Mapping[str, Result], title: str, metrics: Sequence[str], first: str, ranked: bool) -> Table:
+def _comparison(settings: Sequence[Setting], title: str, metrics: Sequence[str], first: str) -> Table:
     table = Table(
-        title=Text(title), title_justify="left", caption=_runs(results), caption_justify="left", box=box.SIMPLE_HEAD
+        title=Text(title), title_justify="left", caption=_runs(settings), caption_justify="left", box=box.SIMPLE_HEAD
     )
     table.add_column(first, overflow="fold")
     for name in metrics:
         table.add_column(COLUMNS[name], justify="right", no_wrap=True)
     table.add_column("s/run", justify="right", no_wrap=True)
-    best = best_first(results)[0][0]
-    for name, result in best_first(results) if ranked else results.items():
-        cells = [spread(result.mean[metric], result.std[metric]) for metric in metrics]
-        seconds = float(np.mean([record.seconds for record in result.records]))
-        bold = "bold" if name == best and len(results) > 1 else ""
-        table.add_row(name, *cells, f"{seconds:.1f}", style=bold)
+    marked = marks(settings)
+    for place, setting in enumerate(settings):
+        cells = [spread(setting.stats[metric].mean, setting.stats[metric].std) for metric in metrics]
+        seconds = f"{setting.stats['seconds'].mean:.1f}"
+        table.add_row(Text(setting.label), *cells, seconds, style=STYLES.get(marked.get(place, ""), ""))
     return table
 
 
-def _runs(results: Mapping[str, Result]) -> str:
-    count = max(len(result.records) for result in results.values())
+def _runs(settings: Sequence[Setting]) -> str:
+    count = max(len(setting.runs) for setting in settings)
     return f"percent, mean ± sample std over {count} seeds" if count > 1 else "percent, one seed"
 
 

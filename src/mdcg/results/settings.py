@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import get_args
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from mdcg import metrics, paper
-from mdcg.data import record_of
+from mdcg.execute.sweep import Sweep
 from mdcg.methods import METHODS
-from mdcg.methods.base import Preset
 from mdcg.metrics import Matrix
 from mdcg.models import HEADS
-from mdcg.recipes import presets
+from mdcg.recipes import grid
+from mdcg.recipes.presets import papers_head, preset_of, settings_of_preset
 from mdcg.results.statistics import ALPHA, Spread, welch
 from mdcg.runs.finished import FinishedRun
+from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
-from mdcg.scenario import listed, parse
+from mdcg.scenario import listed
 
-PRESETS: tuple[Preset, ...] = get_args(Preset)
 #: Named in other ways than by "field value", or no difference between settings of one section.
 ELSEWHERE = {"scenario", "fingerprint", "hold_out", "method", "memory", "head", "hyperparameters", "head_settings"}
 WATCHED = "evaluate_every"  # more looks at the same training: named only where nothing else differs
@@ -33,10 +31,12 @@ FACTS = tuple(field for field in RunSpec.model_fields if field not in {*ELSEWHER
 
 @dataclass(frozen=True)
 class Setting:
-    """Runs that differ in nothing but the seed. `name` tells them from all others of the same memory and section."""
+    """Runs that differ in nothing but the seed."""
 
     runs: tuple[FinishedRun, ...]
-    name: str
+    name: str  # tells them from others of the same memory and section
+    label: str  # tells them from all others
+    labels: Mapping[str, str] = field(default_factory=dict)  # its value on each axis of a grid
 
     @property
     def spec(self) -> RunSpec:
@@ -44,8 +44,8 @@ class Setting:
         return self.runs[0].spec
 
     @property
-    def label(self) -> str:
-        return f"{self.name}, memory {self.spec.memory}" if self.spec.memory else self.name
+    def records(self) -> list[Record]:
+        return [run.record for run in self.runs]
 
     @cached_property
     def matrices(self) -> Matrix:
@@ -98,94 +98,63 @@ class Section:
 
     @cached_property
     def marks(self) -> dict[int, str]:
-        """ "best" and "second" of each memory size, by place; as printed, so that equal numbers are marked alike.
+        return marks(self.settings)
 
-        The best of one is no news, nor is the second of two.
-        """
-        found: dict[int, str] = {}
-        for memory in {setting.spec.memory for setting in self.settings} - {0}:
-            rivals = {
-                place: round(setting.stats["ACC"].mean, 1)
-                for place, setting in enumerate(self.settings)
-                if setting.spec.memory == memory
-            }
-            ranks = sorted(set(rivals.values()), reverse=True)
-            for mark, rank, fewest in (("best", 0, 2), ("second", 1, 3)):
-                if len(rivals) >= fewest and rank < len(ranks):
-                    found |= {place: mark for place, acc in rivals.items() if acc == ranks[rank]}
-        return found
+
+def marks(settings: Sequence[Setting]) -> dict[int, str]:
+    """ "best" and "second" of each memory size, by place; as printed, so that equal numbers are marked alike.
+
+    The best of one is no news, nor is the second of two. Only what was evaluated on the same images is compared.
+    """
+    rivals: dict[tuple[object, ...], dict[int, float]] = {}
+    for place, setting in enumerate(settings):
+        spec = setting.spec
+        if spec.memory:
+            key = (spec.scenario, spec.hold_out, spec.fingerprint, spec.memory)
+            rivals.setdefault(key, {})[place] = round(setting.stats["ACC"].mean, 1)
+    found: dict[int, str] = {}
+    for accs in rivals.values():
+        ranks = sorted(set(accs.values()), reverse=True)
+        for mark, rank, fewest in (("best", 0, 2), ("second", 1, 3)):
+            if len(accs) >= fewest and rank < len(ranks):
+                found |= {place: mark for place, acc in accs.items() if acc == ranks[rank]}
+    return found
 
 
 def paper_cell(spec: RunSpec) -> paper.Cell | None:
     """What the paper prints for runs like this one. The preset `published` is another reading of the same paper."""
     if preset_of(spec) is None:
         return None
-    head = _papers_head(spec)
+    head = papers_head(spec)
     return paper.cell(spec.scenario, spec.method, spec.memory, "" if head == METHODS[spec.method].head else head)
 
 
-def preset_of(spec: RunSpec) -> Preset | None:
-    """The preset that a run was trained with, on the paper's images and evaluated on its test images; None: neither.
-
-    Where both mean the same it is the paper's. Its precision does not matter, nor how often it was evaluated.
-    """
-    head = _papers_head(spec)
-    if spec.method not in METHODS.names() or head not in HEADS.names() or not _of_the_paper(spec.scenario):
-        return None
-    for preset in PRESETS:
-        asked = settings_of_preset(preset, spec.scenario, spec.method, spec.memory, head)
-        if all(getattr(spec, name) == value for name, value in asked.items()):
-            return preset
-    return None
+def alike(runs: Iterable[FinishedRun], besides: Collection[str] = ("seed",)) -> list[list[FinishedRun]]:
+    """The runs in parts that agree in every setting but these (`seed`, `memory`, or one of method or head)."""
+    parts: dict[tuple[object, ...], list[FinishedRun]] = {}
+    for run in runs:
+        known = run.spec.settings().items()
+        key = sorted((name, value) for name, value in known if name.removeprefix("set.") not in besides)
+        parts.setdefault((*run.record.sizes, *key), []).append(run)
+    return list(parts.values())
 
 
-def settings_of_preset(preset: Preset, scenario: str, method: str, memory: int, head: str) -> dict[str, object]:
-    """What a preset makes of a spec's fields in a scenario of the paper; `head` by the paper's name."""
-    record, published = record_of(parse(scenario)[0]), preset == "published"
-    protocol = record.protocol
-    assert protocol is not None  # every dataset of the paper has its own
-    defaults = presets.defaults(preset, METHODS[method], scenario, memory, protocol.epochs)
-    backbone = presets.BACKBONES.get(protocol.backbone, protocol.backbone) if published else protocol.backbone
-    head = presets.HEADS.get(head, head) if published else head
-    return {
-        "format": record.format,
-        "hyperparameters": defaults.settings,
-        "head": head,
-        "head_settings": {name: default for name, (default, _) in HEADS[head].settings.items()},
-        "backbone": backbone,
-        "epochs": defaults.epochs,
-        "batch_size": protocol.batch_size,
-        "rate": protocol.rate,
-        "momentum": protocol.momentum,
-        "hold_out": 0.0,
-        "augmentation": preset if record.published else "paper",
-        "passes": defaults.passes,
-    }
+def of_sweep(sweep: Sweep) -> list[Setting]:
+    """A sweep's settings, named as its grid names them; of a cell without finished runs there is none."""
+    store, found = sweep.context.store, []
+    for cell in sweep.cells:
+        records = [record for spec in cell.specs if (record := store.finished(spec)) is not None]
+        runs = tuple(FinishedRun(store.where(record.spec), record) for record in records)
+        if runs:
+            found.append(Setting(runs, grid.label(cell, without={grid.MEMORY}), grid.label(cell), cell.labels))
+    return found
 
 
-def _of_the_paper(scenario: str) -> bool:
-    """Whether its images are: the tasks may be others."""
-    return parse(scenario)[0] in _datasets_of_the_paper()
-
-
-@cache
-def _datasets_of_the_paper() -> set[str]:
-    return {parse(cell.scenario)[0] for cell in paper.cells()}
-
-
-def _papers_head(spec: RunSpec) -> str:
-    """The head by the paper's name, where the published code has another for it."""
-    return {published: ours for ours, published in presets.HEADS.items()}.get(spec.head, spec.head)
-
-
-def summarise(runs: Iterable[FinishedRun]) -> list[Section]:
-    """Settings by what they were evaluated on, best first."""
-    groups: dict[str, list[FinishedRun]] = {}
-    for run in sorted(runs, key=lambda run: run.spec.seed):
-        alike = run.spec.model_dump(exclude={"seed"}) | {"sizes": run.record.sizes}
-        groups.setdefault(json.dumps(alike, sort_keys=True), []).append(run)
+def gather(runs: Iterable[FinishedRun]) -> list[Section]:
+    """Settings by what they were evaluated on, best first; each is named by what tells it from the others."""
+    groups = alike(sorted(runs, key=lambda run: run.spec.seed))
     by_images: dict[tuple[str, float, str], list[list[FinishedRun]]] = {}
-    for group in groups.values():
+    for group in groups:
         spec = group[0].spec
         by_images.setdefault((spec.scenario, spec.hold_out, spec.fingerprint), []).append(group)
     versions = Counter((scenario, hold_out) for scenario, hold_out, _ in by_images)
@@ -222,7 +191,9 @@ def _section(title: str, groups: list[list[FinishedRun]]) -> Section:
     settings = []
     for group, spec, name in zip(groups, specs, names, strict=True):
         watched = [f"evaluated every {spec.evaluate_every}"] if shown[*name, spec.memory] > 1 else []
-        settings.append(Setting(tuple(group), ", ".join(name + watched)))
+        full = ", ".join(name + watched)
+        label = f"{full}, memory {spec.memory}" if spec.memory else full
+        settings.append(Setting(tuple(group), full, label))
     settings.sort(key=lambda setting: (-setting.stats["ACC"].mean, setting.label))
     return Section(title, _shared(usual, any(exceptions)), tuple(settings))
 
@@ -246,12 +217,12 @@ def _implied(spec: RunSpec) -> Mapping[str, object]:
     """What need not be said of a run that is said to be `published`."""
     if preset_of(spec) != "published":
         return {}
-    return settings_of_preset("published", spec.scenario, spec.method, spec.memory, _papers_head(spec))
+    return settings_of_preset("published", spec.scenario, spec.method, spec.memory, papers_head(spec))
 
 
 def _head(spec: RunSpec) -> list[str]:
     known = spec.method in METHODS.names()
-    head = _papers_head(spec) if preset_of(spec) == "published" else spec.head
+    head = papers_head(spec) if preset_of(spec) == "published" else spec.head
     return [] if known and head == METHODS[spec.method].head else [head]
 
 

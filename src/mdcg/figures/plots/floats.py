@@ -14,9 +14,10 @@ from mdcg.errors import MdcgError
 from mdcg.figures import captions, style
 from mdcg.figures.base import FIGURES, OfRuns, Row, memories, recipe_of
 from mdcg.figures.plots.overhead import overhead
-from mdcg.figures.selection import alike, usual
+from mdcg.figures.selection import usual
 from mdcg.methods import METHODS
 from mdcg.recipes.recipe import Recipe
+from mdcg.results.settings import alike
 from mdcg.runs.finished import FinishedRun
 
 SHOWN = ("replay", "der", "er-ace", "er-lode", "md-cg")

@@ -13,8 +13,9 @@ from matplotlib.patheffects import withStroke
 
 from mdcg.figures import captions, style
 from mdcg.figures.base import OfRuns, Row
-from mdcg.figures.selection import alike, usual
+from mdcg.figures.selection import usual
 from mdcg.metrics import Matrix
+from mdcg.results.settings import alike
 from mdcg.runs.finished import FinishedRun
 
 ROOM = 44  # letters, which stand side by side below a map

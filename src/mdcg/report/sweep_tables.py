@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich import box
@@ -14,12 +14,11 @@ from rich.text import Text
 
 from mdcg.execute.plan import Job, Plan, Undone
 from mdcg.execute.progress import duration
+from mdcg.execute.sweep import Sweep
 from mdcg.methods import METHODS
-from mdcg.metrics import mean_std
-from mdcg.recipes.grid import MEMORY, Cell, label
-from mdcg.report.terminal import spread
-from mdcg.results.settings import paper_cell
-from mdcg.runs.record import Record
+from mdcg.recipes.grid import MEMORY, label
+from mdcg.report.terminal import STYLES, spread
+from mdcg.results.settings import Setting, marks
 
 
 def plan_table(planned: Plan) -> Table:
@@ -60,55 +59,37 @@ def _several(numbers: Sequence[int]) -> str:
     return ", ".join(parts) or "–"
 
 
-def sweep_table(cells: Sequence[Cell], records: Mapping[str, Record], title: str, console: Console) -> Table:
+def sweep_table(sweep: Sweep, settings: Sequence[Setting], console: Console) -> Table:
     """A line for each setting, a column for each memory size; below each result the paper's.
 
     BWT is that at the end, which is what the paper's tables print.
     """
-    whole = _sweep_table(cells, records, title, with_bwt=True)
+    whole = _sweep_table(sweep, settings, with_bwt=True)
     if console.measure(whole, options=console.options.update(width=10_000)).maximum <= console.width:
         return whole
-    return _sweep_table(cells, records, title, with_bwt=False)
+    return _sweep_table(sweep, settings, with_bwt=False)
 
 
-def _sweep_table(cells: Sequence[Cell], records: Mapping[str, Record], title: str, with_bwt: bool) -> Table:
-    sizes = sorted({spec.memory for cell in cells for spec in cell.specs})
-    rows: dict[str, dict[int, list[Record]]] = {}
-    for cell in cells:
-        own = rows.setdefault(label(cell, without={MEMORY}), {})
-        for spec in cell.specs:
-            if spec.name in records:
-                own.setdefault(spec.memory, []).append(records[spec.name])
-    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD)
+def _sweep_table(sweep: Sweep, settings: Sequence[Setting], with_bwt: bool) -> Table:
+    sizes = sorted({spec.memory for spec in sweep.specs})
+    marked = marks(settings)
+    rows: dict[str, dict[int, Text]] = {label(cell, without={MEMORY}): {} for cell in sweep.cells}
+    for place, setting in enumerate(settings):
+        style = STYLES.get(marked.get(place, ""), "")
+        rows[setting.name][setting.spec.memory] = _entry(setting, style, with_bwt)
+    table = Table(title=Text(sweep.title), title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("")
     for size in sizes:
         table.add_column(f"memory {size}" if size else "no memory", justify="right", no_wrap=True)
     for name, row in rows.items():
-        table.add_row(Text(name), *[_entry(row.get(size), _rivals(rows, row, size), with_bwt) for size in sizes])
+        table.add_row(Text(name), *[row.get(size, Text("")) for size in sizes])
     return table
 
 
-def _rivals(rows: Mapping[str, Mapping[int, list[Record]]], row: Mapping[int, list[Record]], size: int) -> list[float]:
-    """ACC of all settings of the same memory and scenario, best first."""
-    scenario = {record.spec.scenario for record in row.get(size, [])}
-    found = [other[size] for other in rows.values() if size in other]
-    own = [records for records in found if records[0].spec.scenario in scenario]
-    return sorted((_accuracy(records)[0] for records in own), reverse=True)
-
-
-def _accuracy(records: Sequence[Record]) -> tuple[float, float]:
-    return mean_std([record.metrics["ACC"] for record in records])
-
-
-def _entry(records: Sequence[Record] | None, ranks: Sequence[float], with_bwt: bool) -> Text:
-    if not records:
-        return Text("")
-    mean, std = _accuracy(records)
-    bwt = mean_std([record.metrics["BWT_final"] for record in records])[0]
-    style = {0: "bold", 1: "underline"}.get(ranks.index(mean), "") if len(ranks) > 1 else ""
-    text = Text(spread(mean, std) + _after(bwt, with_bwt), style=style)
-    printed = paper_cell(records[0].spec)
-    if printed is not None:
+def _entry(setting: Setting, style: str, with_bwt: bool) -> Text:
+    acc, bwt = setting.stats["ACC"], setting.stats["BWT_final"].mean
+    text = Text(spread(acc.mean, acc.std) + _after(bwt, with_bwt), style=style)
+    if (printed := setting.paper) is not None:
         std = math.nan if printed.acc_std is None else printed.acc_std
         bwt = math.nan if printed.bwt is None else printed.bwt
         text.append(f"\n{spread(printed.acc, std)}{_after(bwt, with_bwt)}", style="not bold not underline dim")
@@ -119,28 +100,30 @@ def _after(bwt: float, with_bwt: bool) -> str:
     return f" | {bwt:.1f}" if with_bwt and not math.isnan(bwt) else ""
 
 
-def caption(cells: Sequence[Cell], records: Mapping[str, Record]) -> str:
-    """What the table's numbers are."""
-    done = [[spec for spec in cell.specs if spec.name in records] for cell in cells]
-    counts = sorted({len(specs) for specs in done if specs})
+def caption(settings: Sequence[Setting]) -> str:
+    """What the numbers of a sweep's table are."""
+    counts = sorted({len(setting.runs) for setting in settings})
     if not counts:
         return "No run is finished."
     seeds = " to ".join(map(str, dict.fromkeys([counts[0], counts[-1]])))
     over = f"mean ± sample std over {seeds} seeds" if counts[-1] > 1 else "one seed"
-    beside = "; below it the paper's" if any(paper_cell(spec) for specs in done for spec in specs) else ""
+    beside = "; below it the paper's" if any(setting.paper for setting in settings) else ""
     return f"ACC | BWT-final in percent, {over}{beside}. Bold: best, underlined: second."
 
 
-def sweep_json(cells: Sequence[Cell], records: Mapping[str, Record], undone: Undone) -> dict[str, Any]:
+def sweep_json(sweep: Sweep, gathered: Sequence[Setting], undone: Undone) -> dict[str, Any]:
+    """A sweep for other programs: its settings with their runs, and what is not finished."""
+    found = {tuple(setting.labels.items()): setting.records for setting in gathered}
     settings = []
-    for cell in cells:
-        own = [records[spec.name] for spec in cell.specs if spec.name in records]
-        runs = [{"name": record.spec.name, **record.as_json()} for record in own]
+    for cell in sweep.cells:
+        records = found.get(tuple(cell.labels.items()), [])
+        runs = [{"name": record.spec.name, **record.as_json()} for record in records]
         settings.append({"labels": dict(cell.labels), "memory": cell.specs[0].memory, "runs": runs})
     return {"settings": settings, "failed": dict(undone.failed), "left": dict(undone.left)}
 
 
 def plan_json(planned: Plan) -> dict[str, Any]:
+    """A plan for other programs."""
     groups = [{"runs": [spec.name for spec in job.specs], "seconds": job.seconds} for job in planned.jobs]
     finished = [spec.name for spec in planned.finished]
-    return {"groups": groups, "measured": planned.measured, "finished": finished, "failed": planned.failed}
+    return {"groups": groups, "measured": planned.measured, "finished": finished, "failed": dict(planned.failed)}
