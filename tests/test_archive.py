@@ -384,18 +384,19 @@ def test_a_sweep_counts_archived_runs(only_archived: Path, tmp_path: Path, cli: 
     assert cli("sweep", recipe, "--out", only_archived, "--plan").out == answer.out
 
 
-def test_a_search_cannot_forget_an_archive(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_repeats_archived_runs(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     asked = ["search", "--scenario", "digits-2", "--method", "md", "--memory", 20, "--epochs", 1, "--set", "lam=0.1,1"]
     assert cli(*asked, "--out", "runs").code == 0
     assert cli("runs", "--out", "runs", "--export", "runs/all.jsonl").code == 0
-    told = cli(*asked, "--out", "runs", "--fresh").sentence()
-    assert "a run of the archive runs/all.jsonl; choose another --out" in told
-    assert len(list(Path("runs").glob("*/result.json"))) == 2
+    archive = Path("runs/all.jsonl").read_bytes()
     for folder in Path("runs").glob("*/"):
         shutil.rmtree(folder)
     assert cli(*asked, "--out", "runs").code == 0
     assert not list(Path("runs").glob("*/result.json"))
+    assert cli(*asked, "--out", "runs", "--fresh").code == 0
+    assert len(list(Path("runs").glob("*/result.json"))) == 2
+    assert Path("runs/all.jsonl").read_bytes() == archive
 
 
 def test_a_figure_of_archived_runs(tmp_path: Path, trained: Path, only_archived: Path, cli: Cli) -> None:

@@ -14,7 +14,9 @@ from mdcg.figures.plots.maps import means
 from mdcg.figures.plots.sigmoid import Sigmoid
 from mdcg.figures.plots.tradeoff import Tradeoff
 from mdcg.figures.style import styled
-from mdcg.recipes.recipe import make_recipe
+from mdcg.recipes.grid import cells, expand
+from mdcg.recipes.recipe import Recipe, make_recipe
+from mdcg.runs.spec import RunSpec
 from tests.fake_runs import finished, spec
 from tests.layout import drawn, faults
 
@@ -97,20 +99,23 @@ def test_sigmoid_picks_one_memory_size_and_weight() -> None:
     assert Sigmoid().pick([*at_500, *(finished(spec(gamma=g, beta=b, lam=0.7)) for g, b in grid)]) == at_500
 
 
+def specs_of(recipe: Recipe) -> list[RunSpec]:
+    return [spec for cell in cells(expand(recipe.document()), lambda _: load("digits")) for spec in cell.specs]
+
+
 def test_what_is_wanted() -> None:
-    digits = load("digits")
     (tradeoff,) = Tradeoff().wanted(make_recipe(scenario="digits-5", methods="md"))
-    specs = tradeoff.resolve(digits)
+    specs = specs_of(tradeoff)
     cells = {(one.method, one.memory, one.hyperparameters["lam"]) for one in specs}
     assert cells == {("md", m, lam) for m in (50, 100, 200) for lam in (1, 0.5, 0.25, 0.1, 0.05, 0.025, 0.01)}
     assert len({one.group_key() for one in specs}) == 1
     (sigmoid,) = Sigmoid().wanted(make_recipe(scenario="digits-5", memory=50))
-    specs = sigmoid.resolve(digits)
+    specs = specs_of(sigmoid)
     assert len({one.group_key() for one in specs}) == 1  # all train together
     assert {(one.method, one.memory) for one in specs} == {("md-cg", 50)}
     assert {one.head_settings["beta"] for one in specs} >= {2.5, 10, 20}
     (fewer,) = Sigmoid().wanted(make_recipe(scenario="digits-5", set={"beta": [1, 2]}))
-    assert {one.head_settings["beta"] for one in fewer.resolve(digits)} == {1, 2}
+    assert {one.head_settings["beta"] for one in specs_of(fewer)} == {1, 2}
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (9, 12)])

@@ -53,7 +53,7 @@ def test_the_guide(tmp_path: Path) -> None:
     assert "Replay, and distillation on the memory images." in listed
     assert "--set alpha=0.5: weight of the divergence from the teacher (α)" in listed
     rows = [line.split()[:2] for line in run.splitlines() if line.startswith("  alpha")]
-    assert rows == [["alpha", "0.1"], ["alpha", "1.0"]]
+    assert rows == [["alpha", "0.1"], ["alpha", "1"]]
     accuracy = {line.split()[0]: float(line.split()[1]) for line in compared.splitlines() if "replay" in line}
     assert min(accuracy["replay"], accuracy["distilled-replay"]) > 60  # a method that only forgets has 20
     # Nothing was left behind here.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 from collections.abc import Iterator
@@ -160,12 +161,13 @@ def test_the_model_at_the_beginning_of_the_task() -> None:
 
 
 def test_a_finished_run_is_repeated_for_a_probe_and_stays_as_it_was(
-    runs: Path, capsys: pytest.CaptureFixture[str]
+    runs: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "mdcg")
     mdcg.run(**ASKED, seeds=range(2), out=runs)
     results = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in runs.glob(f"*/{RESULT}")}
-    watched = mdcg.run(**ASKED, seeds=range(2), out=runs, probes=["drift"])
-    assert "2 finished runs are trained again, so that drift can look at them" in capsys.readouterr().err
+    watched = mdcg.run(**{**ASKED, "quiet": False}, seeds=range(2), out=runs, probes=["drift"])
+    assert "2 finished runs are trained again, so that drift can look at them" in caplog.text
     assert results == {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in runs.glob(f"*/{RESULT}")}
     rows = watched.measured("drift")
     assert [(row["seed"], row["task"], row["epoch"]) for row in rows] == [(s, 2, e) for s in (0, 1) for e in range(2)]
@@ -300,8 +302,9 @@ def test_a_careless_probe_changes_nothing_either() -> None:
     assert Careless.summary() == ""
 
 
-def test_a_group_goes_on_only_with_its_own_probes(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = {**ASKED, "epochs": 2, "seeds": range(2), "out": runs}
+def test_a_group_goes_on_only_with_its_own_probes(runs: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "mdcg")
+    asked = {**ASKED, "epochs": 2, "seeds": range(2), "out": runs, "quiet": False}
 
     def interrupted(**how: Any) -> set[str]:
         """The begun groups, after an epoch or two more."""
@@ -322,18 +325,16 @@ def test_a_group_goes_on_only_with_its_own_probes(runs: Path, capsys: pytest.Cap
     watched = interrupted(probes=["drift", "drift"])
     assert len(watched) == 1
     assert interrupted(probes=["drift"]) == watched
-    assert "going on with replay on digits-2 (2 runs) in task 1, epoch 2" in capsys.readouterr().err
+    assert "going on with replay on digits-2 (2 runs) in task 1, epoch 2" in caplog.text
     both = interrupted()
     assert len(both) == 2
-    assert (
-        "2 runs were begun with other probes, among them some asked for now; these start anew"
-        in capsys.readouterr().err
-    )
+    assert "2 runs were begun with other probes, among them some asked for now; these start anew" in caplog.text
     mdcg.run(**asked)
     mdcg.run(**asked)  # which tidies up
     assert {path.name for path in runs.glob(".groups/*")} == watched
+    caplog.clear()
     assert mdcg.run(**asked, probes=["drift"]).measured("drift")
-    assert "going on with replay" in capsys.readouterr().err
+    assert "going on with replay" in caplog.text
     assert not list(runs.glob(".groups/*"))
 
 

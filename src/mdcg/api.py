@@ -172,7 +172,8 @@ def run(
 def compare(
     *,
     scenario: str,
-    methods: Sequence[str] | str,
+    methods: Sequence[str] | str | None = None,
+    method: str | None = None,
     memory: int | Sequence[int] | str | None = None,
     seeds: Iterable[int] | str | int = (0,),
     set: Mapping[str, Value | Sequence[Value]] | None = None,
@@ -192,7 +193,7 @@ def compare(
     >>> sorted(found)
     ['naive', 'replay']
     """
-    keys = {"scenario": scenario, "methods": methods, "memory": memory, "set": set, **asked}
+    keys = {"scenario": scenario, "methods": methods, "method": method, "memory": memory, "set": set, **asked}
     return results_of(_sweep(keys, seeds, members=members, fresh=fresh, log=log, probes=probes), quiet)
 
 
@@ -211,6 +212,7 @@ def results_of(sweep: Sweep, quiet: bool = False) -> dict[str, Result]:
 
 
 def _error(undone: Undone) -> MdcgError:
-    error = MdcgError(" ".join(dict.fromkeys([*undone.failed.values(), *undone.left.values()])))
+    left = [f"not finished: {reason}; give the same command again." for reason in undone.left.values()]
+    error = MdcgError(" ".join(dict.fromkeys([*undone.failed.values(), *left])))
     error.__cause__ = next(iter(undone.errors), None)  # where it came from, for those who mend their own method
     return error

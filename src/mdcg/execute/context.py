@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mdcg.data import Dataset, load
@@ -12,7 +12,7 @@ from mdcg.recipes.recipe import Recipe
 from mdcg.runs.spec import RunSpec
 from mdcg.runs.store import Store
 from mdcg.scenario import parse
-from mdcg.trackers import Tracker, TrackerSet
+from mdcg.trackers import TrackerSet
 from mdcg.train.precision import Compute, compute
 
 Named = tuple[str, Path | None, int | None]  # a dataset's name, where it is, and the size of its images
@@ -45,21 +45,16 @@ class Context:
     device: str = "auto"
     members: int | None = None  # most runs that may train together
     probes: tuple[str, ...] = ()  # that look at the runs
-    log: tuple[str | Tracker, ...] = ()  # trackers that are told of them
+    trackers: TrackerSet = field(default_factory=TrackerSet)  # that are told of them
     fresh: bool = False  # repeat what is finished
     remote: bool = False  # the device is that of other machines
     slots: int = 1  # groups that train at the same time
     display: Display = SILENT
-    trackers: TrackerSet | None = None  # `log`, opened
     datasets: DatasetCache = field(default_factory=DatasetCache, compare=False, repr=False)
 
     @property
     def store(self) -> Store:
         return Store(self.out, self.probes)
-
-    def opened(self, display: Display) -> Context:
-        """The same for one process that trains: with its trackers open, and somebody who watches."""
-        return replace(self, display=display, trackers=TrackerSet.of(self.log))
 
     def dataset(self, asked: RunSpec | Recipe) -> Dataset:
         """The images that a run or a recipe is about."""

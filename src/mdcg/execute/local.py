@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from mdcg.errors import Busy, MachineError, MdcgError
@@ -34,7 +35,7 @@ class LocalExecutor:
         return context
 
     def execute(self, jobs: Sequence[Job], context: Context, display: Display) -> Undone:
-        watched, undone = context.opened(display), Undone()
+        watched, undone = replace(context, display=display), Undone()
         for job in jobs:
             of_this = do_job(job, watched)
             undone |= of_this

@@ -9,7 +9,7 @@ from types import TracebackType
 from mdcg.execute.context import Context
 from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
-from mdcg.trackers import Epoch, Outcome, TrackedRun, TrackerSet
+from mdcg.trackers import Epoch, Outcome, TrackedRun
 from mdcg.train.group import Group
 from mdcg.train.state import Row
 
@@ -18,7 +18,7 @@ class Observer:
     """Passes on to the display what becomes of a group, and to trackers what becomes of each of its runs."""
 
     def __init__(self, specs: Sequence[RunSpec], context: Context) -> None:
-        self._display, self._trackers = context.display, context.trackers or TrackerSet([])
+        self._display, self._trackers = context.display, context.trackers
         self._epochs = specs[0].epochs
         self._runs = [
             TrackedRun(spec.name, context.store.folder(spec), spec.settings(), spec.training().tasks * spec.epochs)

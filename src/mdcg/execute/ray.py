@@ -19,7 +19,7 @@ from mdcg.errors import MachineError, MdcgError
 from mdcg.execute.context import Context
 from mdcg.execute.local import do_job
 from mdcg.execute.plan import Job, Undone
-from mdcg.execute.progress import SILENT, Display
+from mdcg.execute.progress import Display
 from mdcg.execute.unfinished import is_begun
 from mdcg.extras import extra
 
@@ -128,7 +128,7 @@ def work_on(job: Job, context: Context, threads: int) -> tuple[Undone, Said]:
     give_up = time.monotonic() + PATIENCE
     try:
         while True:
-            undone = replace(do_job(job, context.opened(SILENT)), errors=())  # which may not travel
+            undone = replace(do_job(job, context), errors=())  # which may not travel
             if not undone.left or time.monotonic() > give_up:
                 return undone, heard.said
             time.sleep(0.5)

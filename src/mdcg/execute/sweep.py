@@ -61,10 +61,10 @@ class Sweep:
         **given: Any,
     ) -> Sweep:
         """The sweep of a document; `given` (seeds, out, data, device, …) overrules what it says beside its axes."""
-        TrackerSet.of(log)  # or say what is missing, before anything trains
+        trackers = TrackerSet(log)  # or say what is missing, before anything trains
         found = expand(document, given)
         base = found[0].recipe
-        context = Context(base.out, base.data, base.device, members, tuple(probes), _listed(log), fresh)
+        context = Context(base.out, base.data, base.device, members, tuple(probes), trackers, fresh)
         cells = choose(found, context.dataset, only or {})
         return cls(cells, context, base.title or _title(cells, base.preset))
 
@@ -93,7 +93,7 @@ class Sweep:
             if plan.jobs:
                 with ProgressBars(plan, quiet) as display:
                     undone |= worker.execute(plan.jobs, context, display)
-        done = self.records()  # some of what others were at may be finished by now
+        done = {} if self.context.fresh else self.records()  # some of what others were at may be finished by now
         return replace(undone, left={name: why for name, why in undone.left.items() if name not in done})
 
     def records(self) -> dict[str, Record]:
@@ -115,7 +115,3 @@ def _title(cells: Sequence[Cell], preset: Preset) -> str:
 def held_out(spec: RunSpec) -> str:
     """What is to be said of a run that is not evaluated on the test images."""
     return f", on {spec.hold_out:.0%} of the training images held out" if spec.hold_out else ""
-
-
-def _listed(log: Sequence[str | Tracker]) -> tuple[str | Tracker, ...]:
-    return (log,) if isinstance(log, str) else tuple(log)

@@ -37,15 +37,15 @@ def _reason(error: Exception) -> str:
 class TrackerSet:
     """Trackers that are told of runs together. One that fails is reported, and left out from then on."""
 
-    def __init__(self, trackers: Sequence[Tracker]) -> None:
-        self._live = list(trackers)
-
-    @classmethod
-    def of(cls, trackers: Sequence[str | Tracker]) -> TrackerSet:
+    def __init__(self, trackers: Sequence[str | Tracker] = ()) -> None:
         """Trackers by name or as they are; what one lacks is said here, before anything trains."""
-        asked = [trackers] if isinstance(trackers, str) else trackers
-        named = dict.fromkeys(tracker for tracker in asked if isinstance(tracker, str))
-        return cls([*map(_open, named), *(tracker for tracker in asked if not isinstance(tracker, str))])
+        self._asked = (trackers,) if isinstance(trackers, str) else tuple(trackers)
+        named = dict.fromkeys(tracker for tracker in self._asked if isinstance(tracker, str))
+        self._live = [*map(_open, named), *(tracker for tracker in self._asked if not isinstance(tracker, str))]
+
+    def __reduce__(self) -> tuple[type[TrackerSet], tuple[tuple[str | Tracker, ...]]]:
+        """In another process they are opened anew."""
+        return TrackerSet, (self._asked,)
 
     def begin(self, run: TrackedRun) -> None:
         self._tell(lambda tracker: tracker.begin(run))
