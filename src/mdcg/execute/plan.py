@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mdcg.data import Dataset
 from mdcg.files import write_whole
+from mdcg.runs.fingerprint import changed
 from mdcg.runs.spec import RunSpec
 from mdcg.runs.store import Store
 from mdcg.train.checkpoint import DONE, MEMBERS, Checkpoints
@@ -81,12 +82,40 @@ def plan(
 
 
 def say_what_is_repeated(store: Store, specs: Sequence[RunSpec], warn: Warn) -> None:
-    """Finished runs that train once more, because probes have not looked at them, and others that may."""
+    """Finished runs that train once more, because probes have not looked at them or their code has changed.
+
+    And others that may, because their archive is damaged.
+    """
     for reason in store.damaged():
         warn(reason)
     again = sum(store.finished(spec) is None and store.result(spec) is not None for spec in specs)
     if again:
         warn(f"{again} finished runs are trained again, so that {', '.join(store.probes)} can look at them.")
+    _say_what_code_has_changed(store, specs, warn)
+
+
+def _say_what_code_has_changed(store: Store, specs: Sequence[RunSpec], warn: Warn) -> None:
+    """Finished runs of a user's own code as it was before, where it now trains runs of the same settings."""
+    new = {_whatever_code(spec): spec for spec in specs if spec.code and store.result(spec) is None}
+    if not new:
+        return
+    older = [record.spec for _, record in store.records() if _whatever_code(record.spec) in new]
+    what = {
+        f"{kind} '{getattr(spec, kind)}'"
+        for spec in older
+        for kind in changed(spec.code, new[_whatever_code(spec)].code)
+    }
+    if older:
+        runs = "a finished run was" if len(older) == 1 else f"{len(older)} finished runs were"
+        warn(
+            f"the code of {' and '.join(sorted(what))} has changed since {runs} made; what is there is left as it is, "
+            "and these are trained anew."
+        )
+
+
+def _whatever_code(spec: RunSpec) -> str:
+    """The same for all runs with the same settings."""
+    return spec.model_copy(update={"code": ""}).digest()
 
 
 def begun(store: Store) -> list[tuple[Path, list[str]]]:

@@ -22,11 +22,7 @@ class Stacked(nn.Module):
 
     def __init__(self, factory: Callable[[int], nn.Module], shape: tuple[int, int, int], seeds: Sequence[int]) -> None:
         super().__init__()
-        copies = []
-        for seed in seeds:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
-                copies.append(_made(factory, shape[0]))
+        copies = [initialised(factory, shape[0], seed) for seed in seeds]
         parameters, buffers = stack_module_state(copies)
         trainable = dict(copies[0].named_parameters())
         # Held apart from torch's registration: it is the pattern that runs, the stacked state that learns.
@@ -81,9 +77,12 @@ class Stacked(nn.Module):
         return int(out.shape[2])
 
 
-def _made(factory: Callable[[int], nn.Module], channels: int) -> nn.Module:
+def initialised(factory: Callable[[int], nn.Module], channels: int, seed: int) -> nn.Module:
+    """A user's network as a seed makes it."""
     try:
-        module = factory(channels)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = factory(channels)
     except Exception as error:  # whatever a user's function may raise
         raise MdcgError(
             f"the backbone's factory failed when called with the number of channels, {channels}: {error}"

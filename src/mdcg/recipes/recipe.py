@@ -19,6 +19,7 @@ from mdcg.recipes import presets
 from mdcg.recipes.parsing import number, parse_seeds, read_value
 from mdcg.recipes.presets import Preset
 from mdcg.recipes.protocol import protocol
+from mdcg.runs.fingerprint import fingerprint
 from mdcg.runs.spec import RunSpec, format_of
 from mdcg.scenario import canonical, parse, task_sizes
 from mdcg.train.precision import PRECISIONS
@@ -211,7 +212,9 @@ class Recipe(BaseModel):
             raise MdcgError(str(error), about="scenario") from error
         head, published = self._head(name), self.preset == "published"
         usual = protocol(self.scenario, dataset)
-        backbone = presets.BACKBONES.get(usual.backbone, usual.backbone) if published else usual.backbone
+        backbone = self.backbone or (
+            presets.BACKBONES.get(usual.backbone, usual.backbone) if published else usual.backbone
+        )
         augmentation = self.augmentation or self.preset
         if kind.uses_memory and memory < dataset.classes:
             raise MdcgError(
@@ -246,7 +249,7 @@ class Recipe(BaseModel):
             memory=memory,
             head=head,
             head_settings=settings,
-            backbone=self.backbone or backbone,
+            backbone=backbone,
             epochs=self.epochs or preset.epochs,
             batch_size=self.batch_size or usual.batch_size,
             rate=self.rate or usual.rate,
@@ -256,6 +259,7 @@ class Recipe(BaseModel):
             evaluate_every=self.evaluate_every,
             augmentation=augmentation if dataset.name == presets.OTHER_PIXELS else "paper",
             passes=self.passes or preset.passes if kind.replays() else "joint",
+            code=fingerprint(name, head, backbone, dataset.shape[0]),
             seed=seed,
         )
 

@@ -18,7 +18,7 @@ from mdcg.train.group import Member, Training
 # Part of a run's identity: raised when a change alters what runs compute, for the datasets that it concerns.
 FORMATS = {"cifar100": 2}  # 2: normalised by its own statistics, not by CIFAR-10's
 FIRST_FORMAT = 1
-ADDED = {"passes": "joint"}  # settings that came later, as `Method.added`
+ADDED = {"passes": "joint", "code": ""}  # settings that came later, as `Method.added`
 
 
 class RunSpec(BaseModel):
@@ -45,6 +45,7 @@ class RunSpec(BaseModel):
     evaluate_every: int
     augmentation: Preset = "paper"
     passes: Passes = "joint"
+    code: str = ""  # fingerprint of what is not mdcg's own, see `fingerprint.py`
     seed: int
 
     @field_validator("hyperparameters")
@@ -108,7 +109,7 @@ class RunSpec(BaseModel):
 
     def as_recipe(self) -> dict[str, Any]:
         """The recipe that repeats this run."""
-        hidden = {"format", "fingerprint", "hyperparameters", "head_settings", "seed"}
+        hidden = {"format", "fingerprint", "code", "hyperparameters", "head_settings", "seed"}
         if not self.memory:
             hidden.add("memory")
         return {
