@@ -38,7 +38,7 @@ class Stacked(nn.Module):
         self.features = self._count_features(shape)
 
     def forward(self, images: Tensor) -> Tensor:
-        pattern = self._pattern[0].train(self.training)
+        pattern = self.pattern.train(self.training)
         state = {self.names[key]: value for key, value in (*self.named_parameters(), *self.named_buffers())}
 
         def one(state: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -48,10 +48,15 @@ class Stacked(nn.Module):
         stacked: Tensor = vmap(one, randomness="error")(state, images)
         return stacked
 
+    @property
+    def pattern(self) -> nn.Module:
+        """The user's module, without values."""
+        return self._pattern[0]
+
     def owner(self, key: str) -> tuple[nn.Module, str]:
         """The module of the user's that holds this parameter or buffer, and the name that it has there."""
         path, _, name = self.names[key].rpartition(".")
-        return self._pattern[0].get_submodule(path), name
+        return self.pattern.get_submodule(path), name
 
     def _count_features(self, shape: tuple[int, int, int]) -> int:
         """Try the module on two blank images, with its statistics put back afterwards."""
