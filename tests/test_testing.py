@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from mdcg.memory import Draw
 from mdcg.methods import METHODS, Method, Step, cross_entropy
 from mdcg.methods.base import Choices, NeedsHead, TeacherSees
-from mdcg.models.backbones import BACKBONES, MEMBERED
+from mdcg.models.backbones import BACKBONES
 from mdcg.testing import check_backbone, check_method
 
 
@@ -25,7 +25,7 @@ def test_our_methods(method: str) -> None:
     check_method(method)
 
 
-@pytest.mark.parametrize("backbone", MEMBERED)
+@pytest.mark.parametrize("backbone", ["smallconv", "resnet20", "resnet18", "resnet18-1000"])  # the others: just deeper
 def test_our_backbones(backbone: str) -> None:
     check_backbone(backbone)
 
