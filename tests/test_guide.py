@@ -49,7 +49,7 @@ def test_the_guide(tmp_path: Path) -> None:
         assert done.returncode == 0, (command, done.stdout, done.stderr)
         said.append(done.stdout)
     _, tested, listed, run, compared = said
-    assert "2 passed" in tested
+    assert "3 passed" in tested
     assert "Replay, and distillation on the memory images." in listed
     assert "--set alpha=0.5: weight of the divergence from the teacher (α)" in listed
     rows = [line.split()[:2] for line in run.splitlines() if line.startswith("  alpha")]

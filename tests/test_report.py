@@ -109,7 +109,7 @@ def test_runs_that_differ_in_anything_else_never_mix(field: str) -> None:
     other: dict[str, Any] = {
         "scenario": "c10-2", "method": "md", "head": "single-gate", "precision": "bf16", "backbone": "resnet32",
         "augmentation": "published", "fingerprint": "g", "hold_out": 0.1, "format": 7, "image_size": 64, "rate": 0.1,
-        "momentum": 0.5, "passes": "separate",
+        "momentum": 0.5, "passes": "separate", "code": "method:1",
     }  # fmt: skip
     one, two = made_run(), made_run(seed=1, **{field: other.get(field, 333)})
     sections = gather([one, two])
@@ -137,6 +137,11 @@ def test_names_say_what_differs_and_no_more() -> None:
     assert names(made_run(), made_run(memory=200, epochs=1), made_run(memory=2000)) == {"md-cg", "md-cg, epochs 1"}
     assert names(made_run(), made_run(evaluate_every=5)) == {"md-cg, evaluated every 0", "md-cg, evaluated every 5"}
     assert names(made_run(), made_run(memory=200, evaluate_every=5)) == {"md-cg"}
+    assert names(made_run(code="method:1"), made_run(code="method:2")) == {
+        "md-cg, code method:1",
+        "md-cg, code method:2",
+    }
+    assert names(made_run(code="head:1"), made_run(method="naive", memory=0)) == {"md-cg", "naive"}
     assert names(made_run(method="of a package that is gone")) == {"of a package that is gone, incremental"}
 
 

@@ -61,7 +61,7 @@ def test_a_result_of_format_1() -> None:
     for name in ("sizes", "order", "class_names", "correct", "total", "history", "seconds", "members"):
         assert getattr(record, name) == old[name], name
     assert {str(key): value for key, value in record.memory.items()} == old["memory"]
-    assert record.spec.model_dump() == {**old["spec"], "passes": "joint"}
+    assert record.spec.model_dump() == {**old["spec"], "passes": "joint", "code": ""}
     assert record.as_json()["R"] == old["R"]
     said, was = record.environment, old["environment"]
     assert said.versions.model_dump() == {name: was[name] for name in ("mdcg", "torch", "numpy", "python")}
@@ -105,7 +105,7 @@ def test_a_setting_that_came_later_is_read_into_older_results() -> None:
     """`result.json` of ER-LODE did not say whether its loss was halved: it was not."""
     dataset = replace(toy_dataset([4] * 10, side=32, channels=3), name="cifar10", fingerprint=FINGERPRINT)
     (spec,) = make_recipe(scenario="c10-5", method="er-lode", memory=500).resolve(dataset)
-    content = spec.model_dump(exclude={"passes"})
+    content = spec.model_dump(exclude={"passes", "code"})
     del content["hyperparameters"]["halved"]
     assert RunSpec.model_validate(content) == spec
     (halved,) = make_recipe(scenario="c10-5", method="er-lode", memory=500, set={"halved": True}).resolve(dataset)
@@ -119,7 +119,7 @@ def test_a_setting_that_is_gone_is_read_out_of_older_results() -> None:
     dataset = replace(toy_dataset([4] * 10, side=32, channels=3), name="cifar10", fingerprint=FINGERPRINT)
     asked = {"scenario": "c10-5", "method": "ld", "memory": 500}
     (spec,) = make_recipe(**asked, set={"divergence": "student-teacher"}).resolve(dataset)
-    content = spec.model_dump(exclude={"passes", "hyperparameters"})
+    content = spec.model_dump(exclude={"passes", "code", "hyperparameters"})
     older = {"alpha": spec.hyperparameters["alpha"]}
     assert RunSpec.model_validate({**content, "hyperparameters": {**older, "replayed": 0}}) == spec
     assert RunSpec.model_validate({**content, "hyperparameters": {**older, "replayed": 200}}) != spec

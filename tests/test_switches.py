@@ -216,15 +216,11 @@ def test_published_runs_from_the_command_line(cli: Cli, tmp_path: object) -> Non
 @pytest.mark.parametrize("head", HEADS.names())
 @pytest.mark.parametrize("method", METHODS.names())
 def test_any_head_with_any_method_that_can_take_it(method: str, head: str) -> None:
-    """Trained, or refused with a sentence."""
+    """Accepted, which `check_method` trains, or refused with a sentence."""
     words = {"scenario": "digits-5", "method": method, "memory": 100, "head": head}
     needs, grows = METHODS[method].needs_head, HEADS[head].grows
     if needs == "any" or grows == (needs == "growing"):
         make_recipe(**words).check_names()
-        group = toy_group(toy_dataset([18] * 4), method, [(0, 8, {}), (1, 8, {})], tasks=2, head=head, epochs=1)
-        machine = compute("cpu", "fp32")
-        state = Trainer(group, machine).train(states.fresh(group, machine))
-        assert all(math.isfinite(row["loss"]) for rows in state.history for row in rows)
     else:
         with pytest.raises(MdcgError, match=f"{method} needs a head that .* and '{head}' is none; leave --head out"):
             make_recipe(**words).check_names()

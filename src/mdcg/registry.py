@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import Generic, TypeVar
 
@@ -33,6 +34,15 @@ class Registry(Generic[T]):
             return thing
 
         return add
+
+    @contextmanager
+    def lent(self, name: str, thing: T) -> Iterator[None]:
+        """A name that holds for a while."""
+        self.register(name)(thing)
+        try:
+            yield
+        finally:
+            del self._known[name]
 
     def __getitem__(self, name: str) -> T:
         self._read_entry_points()

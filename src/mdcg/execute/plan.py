@@ -13,6 +13,7 @@ from mdcg.execute.unfinished import begun, begun_otherwise
 from mdcg.probes import ProbeSet, probes_for
 from mdcg.runs.environment import gpu_name
 from mdcg.runs.failures import failure
+from mdcg.runs.fingerprint import changed
 from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
 from mdcg.runs.store import Store
@@ -128,12 +129,41 @@ def look_at(specs: Sequence[RunSpec], context: Context) -> ProbeSet:
 
 
 def say_what_is_repeated(store: Store, specs: Sequence[RunSpec]) -> None:
-    """Tell of finished runs that train once more, because probes have not looked at them or they cannot be read."""
+    """Tell of finished runs that train once more: probes have not looked at them, or their code has changed.
+
+    And of others that may, because their archive is damaged.
+    """
     for reason in store.damaged():
         logger.warning("%s", reason)
     again = sum(store.finished(spec) is None and store.result(spec) is not None for spec in specs)
     if again:
         logger.info("%s finished runs are trained again, so that %s can look at them.", again, ", ".join(store.probes))
+    _say_what_code_has_changed(store, specs)
+
+
+def _say_what_code_has_changed(store: Store, specs: Sequence[RunSpec]) -> None:
+    """Tell of finished runs of a user's own code as it was before, where it now trains runs of the same settings."""
+    new = {_whatever_code(spec): spec for spec in specs if spec.code and store.result(spec) is None}
+    if not new:
+        return
+    older = [record.spec for _, record in store.records() if _whatever_code(record.spec) in new]
+    what = {
+        f"{kind} '{getattr(spec, kind)}'"
+        for spec in older
+        for kind in changed(spec.code, new[_whatever_code(spec)].code)
+    }
+    if older:
+        runs = "a finished run was" if len(older) == 1 else f"{len(older)} finished runs were"
+        logger.warning(
+            "the code of %s has changed since %s made; what is there is left as it is, and these are trained anew.",
+            " and ".join(sorted(what)),
+            runs,
+        )
+
+
+def _whatever_code(spec: RunSpec) -> str:
+    """What all runs with the same settings share."""
+    return spec.model_copy(update={"code": ""}).digest()
 
 
 def _job(specs: Sequence[RunSpec], context: Context, records: Sequence[Record]) -> Job:

@@ -81,7 +81,7 @@ def complementary(M: Tensor, q: Tensor) -> Tensor:
     first = torch.arange(n, 0, -1, device=q.device)
     for _ in range(limit):
         negative = tableau[..., -1] < 0
-        if not (q.is_cuda or negative.any()):  # there is no waiting for a CPU
+        if q.device.type == "cpu" and not negative.any():  # there is no waiting for a CPU
             break
         # One for the first negative entry, zero elsewhere; zero everywhere when there is none.
         rank = first * negative

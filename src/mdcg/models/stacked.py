@@ -22,11 +22,7 @@ class Stacked(nn.Module):
 
     def __init__(self, factory: Callable[[int], nn.Module], shape: tuple[int, int, int], seeds: Sequence[int]) -> None:
         super().__init__()
-        copies = []
-        for seed in seeds:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
-                copies.append(_made(factory, shape[0]))
+        copies = [initialised(factory, shape[0], seed) for seed in seeds]
         parameters, buffers = stack_module_state(copies)
         trainable = dict(copies[0].named_parameters())
         # Held apart from torch's registration: it is the pattern that runs, the stacked state that learns.
@@ -42,7 +38,7 @@ class Stacked(nn.Module):
         self.features = self._count_features(shape)
 
     def forward(self, images: Tensor) -> Tensor:
-        pattern = self._pattern[0].train(self.training)
+        pattern = self.pattern.train(self.training)
         state = {self.names[key]: value for key, value in (*self.named_parameters(), *self.named_buffers())}
 
         def one(state: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -52,10 +48,15 @@ class Stacked(nn.Module):
         stacked: Tensor = vmap(one, randomness="error")(state, images)
         return stacked
 
+    @property
+    def pattern(self) -> nn.Module:
+        """The user's module, without values."""
+        return self._pattern[0]
+
     def owner(self, key: str) -> tuple[nn.Module, str]:
         """The module of the user's that holds this parameter or buffer, and the name that it has there."""
         path, _, name = self.names[key].rpartition(".")
-        return self._pattern[0].get_submodule(path), name
+        return self.pattern.get_submodule(path), name
 
     def _count_features(self, shape: tuple[int, int, int]) -> int:
         """Try the module on two blank images, with its statistics put back afterwards."""
@@ -81,9 +82,12 @@ class Stacked(nn.Module):
         return int(out.shape[2])
 
 
-def _made(factory: Callable[[int], nn.Module], channels: int) -> nn.Module:
+def initialised(factory: Callable[[int], nn.Module], channels: int, seed: int) -> nn.Module:
+    """A user's network as a seed makes it."""
     try:
-        module = factory(channels)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = factory(channels)
     except Exception as error:  # whatever a user's function may raise
         raise MdcgError(
             f"the backbone's factory failed when called with the number of channels, {channels}: {error}"

@@ -16,6 +16,7 @@ from mdcg.models.backbones import backbone_names
 from mdcg.recipes import presets
 from mdcg.recipes.document import Document, written
 from mdcg.recipes.parsing import number, parse_seeds, read_value
+from mdcg.runs.fingerprint import fingerprint
 from mdcg.runs.spec import RunSpec
 from mdcg.scenario import canonical, parse, task_sizes
 from mdcg.train.precision import PRECISIONS
@@ -190,7 +191,9 @@ class Recipe(BaseModel):
             raise MdcgError(str(error), about="scenario") from error
         head, published = self._head(name), self.preset == "published"
         usual = record.trained(dataset.shape)
-        backbone = presets.PUBLISHED_BACKBONES.get(usual.backbone, usual.backbone) if published else usual.backbone
+        backbone = self.backbone or (
+            presets.PUBLISHED_BACKBONES.get(usual.backbone, usual.backbone) if published else usual.backbone
+        )
         augmentation = self.augmentation or self.preset
         if kind.uses_memory and memory < dataset.classes:
             raise MdcgError(
@@ -226,7 +229,7 @@ class Recipe(BaseModel):
             memory=memory,
             head=head,
             head_settings=settings,
-            backbone=self.backbone or backbone,
+            backbone=backbone,
             epochs=self.epochs or preset.epochs,
             batch_size=self.batch_size or usual.batch_size,
             rate=self.rate or usual.rate,
@@ -236,6 +239,7 @@ class Recipe(BaseModel):
             evaluate_every=self.evaluate_every,
             augmentation=augmentation if record.published else "paper",
             passes=self.passes or preset.passes if kind.replays() else "joint",
+            code=fingerprint(name, head, backbone, dataset.shape[0]),
             seed=self.seeds[0],
         )
 

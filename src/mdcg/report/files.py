@@ -27,7 +27,7 @@ PREAMBLE = "% needs \\usepackage{booktabs} and \\usepackage[table]{xcolor}\n"
 MEASURED = ("ACC", "BWT", "BWT_final", "forgetting", "seconds")
 SPEC = (
     "image_size", "backbone", "epochs", "batch_size", "rate", "momentum", "precision", "evaluate_every", "augmentation",
-    "passes", "fingerprint",
+    "passes", "code", "fingerprint",
 )  # fmt: skip
 
 

@@ -25,8 +25,9 @@ from mdcg.scenario import listed
 
 #: Named in other ways than by "field value", or no difference between settings of one section.
 ELSEWHERE = {"scenario", "fingerprint", "hold_out", "method", "memory", "head", "hyperparameters", "head_settings"}
-WATCHED = "evaluate_every"  # more looks at the same training: named only where nothing else differs
-FACTS = tuple(field for field in RunSpec.model_fields if field not in {*ELSEWHERE, "seed", WATCHED})
+#: More looks at the same training, and a user's code: named only where nothing else differs.
+LAST = {"evaluate_every": "evaluated every", "code": "code"}
+FACTS = tuple(field for field in RunSpec.model_fields if field not in {*ELSEWHERE, "seed", *LAST})
 
 
 @dataclass(frozen=True)
@@ -187,11 +188,18 @@ def _section(title: str, groups: list[list[FinishedRun]]) -> Section:
         [spec.method, *_head(spec), *own, *unusual]
         for spec, own, unusual in zip(specs, _chosen(specs), exceptions, strict=True)
     ]
-    shown = Counter((*name, spec.memory) for name, spec in zip(names, specs, strict=True))
+    namesakes: dict[tuple[str | int, ...], list[RunSpec]] = {}
+    for name, spec in zip(names, specs, strict=True):
+        namesakes.setdefault((*name, spec.memory), []).append(spec)
     settings = []
     for group, spec, name in zip(groups, specs, names, strict=True):
-        watched = [f"evaluated every {spec.evaluate_every}"] if shown[*name, spec.memory] > 1 else []
-        full = ", ".join(name + watched)
+        others = namesakes[*name, spec.memory]
+        last = [
+            f"{words} {getattr(spec, field)}"
+            for field, words in LAST.items()
+            if len({getattr(other, field) for other in others}) > 1
+        ]
+        full = ", ".join(name + last)
         label = f"{full}, memory {spec.memory}" if spec.memory else full
         settings.append(Setting(tuple(group), full, label))
     settings.sort(key=lambda setting: (-setting.stats["ACC"].mean, setting.label))

@@ -14,7 +14,7 @@ from mdcg.methods.base import Passes, Preset, Value, shared_settings
 from mdcg.scenario import parse
 from mdcg.train.group import Member, Training
 
-ADDED = {"passes": "joint"}  # settings that came later, as `Method.added`
+ADDED = {"passes": "joint", "code": ""}  # settings that came later, as `Method.added`
 
 
 class RunSpec(BaseModel):
@@ -41,6 +41,7 @@ class RunSpec(BaseModel):
     evaluate_every: int
     augmentation: Preset = "paper"
     passes: Passes = "joint"
+    code: str = ""  # fingerprint of what is not mdcg's own, see `fingerprint.py`
     seed: int
 
     @field_validator("hyperparameters")
@@ -104,7 +105,7 @@ class RunSpec(BaseModel):
 
     def as_recipe(self) -> dict[str, Any]:
         """The recipe that repeats this run."""
-        hidden = {"format", "fingerprint", "hyperparameters", "head_settings", "seed"}
+        hidden = {"format", "fingerprint", "code", "hyperparameters", "head_settings", "seed"}
         if not self.memory:
             hidden.add("memory")
         return {

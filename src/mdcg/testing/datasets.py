@@ -1,4 +1,4 @@
-"""Checks for parts of your own: what our tests ask of ours, in one line of pytest each."""
+"""What is asked of a dataset."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from mdcg.models.backbones import backbone_names
 from mdcg.recipes.grid import Cell
 from mdcg.recipes.recipe import make_recipe
 from mdcg.scenario import canonical, parse, task_sizes
+from mdcg.testing.groups import require
 
 FEW_CLASSES, FEW_IMAGES = 4, 4  # of a dataset that is trained on to see whether it can be
 
@@ -41,7 +42,7 @@ def check_dataset(dataset: str | DatasetRecord, data: Path | None = None, size: 
 def _registered(record: DatasetRecord) -> DatasetRecord:
     if record.name not in DATASETS.names():
         return register_dataset(record)
-    _expect(DATASETS[record.name] == record, f"another dataset is already registered as '{record.name}'.")
+    require(DATASETS[record.name] == record, f"another dataset is already registered as '{record.name}'.")
     return record
 
 
@@ -49,19 +50,19 @@ def _check_images(record: DatasetRecord, data: Path | None, size: int | None) ->
     """Shapes, labels and class names are checked whenever a dataset is read; here, that it is always the same."""
     source = record.source(data, size, download=False)
     first, second = read_anew(record, source), read_anew(record, source)
-    _expect(
+    require(
         digest_of(first) == digest_of(second) and first.class_names == second.class_names,
         f"{record.name} differs from one reading to the next; draw what is random from a generator with a fixed seed.",
     )
     loaded = load(record.name, data, size)
     again = load(record.name, data, size)
-    _expect(
+    require(
         loaded.fingerprint == again.fingerprint == digest_of(first),
         f"the fingerprint of {record.name} is not that of its images.",
     )
     for what, numbers in (("mean", loaded.mean), ("std", loaded.std)):
         channels = loaded.shape[0]
-        _expect(len(numbers) == channels, f"the {what} of {record.name} needs {channels} number(s), not {numbers}.")
+        require(len(numbers) == channels, f"the {what} of {record.name} needs {channels} number(s), not {numbers}.")
     return loaded
 
 
@@ -69,11 +70,11 @@ def _check_names(record: DatasetRecord, loaded: Dataset) -> None:
     for tasks in record.tasks or (1,):
         name = f"{record.scenario_name}-{tasks}"
         for spelled in (name, f"{record.name}-{tasks}", f"{record.name}-0{tasks}"):
-            _expect(parse(spelled) == (record.name, tasks), f"the scenario '{spelled}' is not one of {record.name}.")
-            _expect(canonical(spelled) == name, f"the scenario '{spelled}' is not the same as '{name}'.")
+            require(parse(spelled) == (record.name, tasks), f"the scenario '{spelled}' is not one of {record.name}.")
+            require(canonical(spelled) == name, f"the scenario '{spelled}' is not the same as '{name}'.")
         task_sizes(loaded.classes, tasks)
     backbone = record.trained(loaded.shape).backbone
-    _expect(backbone in backbone_names(), f"the backbone '{backbone}' in the protocol of {record.name} is not known.")
+    require(backbone in backbone_names(), f"the backbone '{backbone}' in the protocol of {record.name} is not known.")
 
 
 def _check_training(record: DatasetRecord, loaded: Dataset) -> None:
@@ -88,10 +89,10 @@ def _check_training(record: DatasetRecord, loaded: Dataset) -> None:
         cache = DatasetCache({(record.name, None, specs[0].image_size): few})
         sweep = Sweep([Cell({}, specs)], Context(Path(out), device="cpu", datasets=cache), "")
         undone = sweep.run(quiet=True)
-        _expect(not undone, f"training on {record.name} fails: {next(iter(undone.failed.values()), '')}")
+        require(not undone, f"training on {record.name} fails: {next(iter(undone.failed.values()), '')}")
         (done,) = sweep.records().values()
     learned = done.R[np.tril_indices(tasks)]
-    _expect(bool(((learned >= 0) & (learned <= 100)).all()), f"training on {record.name} gives accuracies {learned}.")
+    require(bool(((learned >= 0) & (learned <= 100)).all()), f"training on {record.name} gives accuracies {learned}.")
 
 
 def _few(dataset: Dataset) -> Dataset:
@@ -102,9 +103,3 @@ def _few(dataset: Dataset) -> Dataset:
         return Split(split.images[chosen], split.labels[chosen])
 
     return replace(dataset, train=some(dataset.train), test=some(dataset.test), class_names=names)
-
-
-def _expect(holds: bool, otherwise: str) -> None:
-    """An assertion that `python -O` does not take away."""
-    if not holds:
-        raise AssertionError(otherwise)
