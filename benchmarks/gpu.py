@@ -34,7 +34,7 @@ from step import cifar_like, processor
 from mdcg.data import Dataset
 from mdcg.methods.gem import Gem
 from mdcg.methods.md_cg import MDCG
-from mdcg.train import past
+from mdcg.train import past_tasks
 from mdcg.train import state as states
 from mdcg.train.checkpoint import Checkpoints
 from mdcg.train.epoch import EpochDraws, draw_epoch
@@ -243,7 +243,7 @@ def main() -> None:
     dataset = replace(dataset, test=cifar_like(1000).test)
     if asked.method == "gem":
         if asked.apart:
-            past.AT_ONCE = 1
+            past_tasks.AT_ONCE = 1
         how = "a pass for each past task" if asked.apart else "past tasks together"
         print(f"C10-5, GEM, ResNet-20, batch 32, memory {asked.memory}, task {asked.task}; {how}")
         print(f"{'K':>3} {'':5}{'ms/step':>9}{'/member':>9}{'capture':>9}{'GiB':>6}")

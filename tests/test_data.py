@@ -558,7 +558,7 @@ def test_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     with (
         pytest.raises(MdcgError, match="No space left on device; make room"),
-        files.whole_file(tmp_path / "x"),
+        files.atomic_file(tmp_path / "x"),
         Path("/dev/full").open("wb") as full,
     ):
         full.write(b"x" * 100_000)

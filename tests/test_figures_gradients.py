@@ -17,7 +17,7 @@ from mdcg.errors import MdcgError
 from mdcg.figures.plots.gradients import Gradients as Figure
 from mdcg.methods import METHODS
 from mdcg.models import register_backbone
-from mdcg.probes import Measured, Probe, ProbeSet, Sight, gradients, probes_for
+from mdcg.probes import Measured, Probe, ProbeSet, Snapshot, gradients, probes_for
 from mdcg.probes.gradients import Gradients, channel_cosine
 from mdcg.runs.finished import FinishedRun
 from mdcg.train import state as states
@@ -55,27 +55,27 @@ def users(state: dict[str, Tensor], x: Tensor) -> Tensor:
     return x @ state["head.classifier.weight"] + state["head.classifier.bias"]
 
 
-def memory_of(sight: Sight, k: int) -> list[int]:
+def memory_of(snapshot: Snapshot, k: int) -> list[int]:
     """At most 128 images that lie evenly in the member's memory, class by class."""
-    held = [int(i) for c in sorted(sight.memories[k].kept) for i in sight.memories[k].kept[c]]
+    held = [int(i) for c in sorted(snapshot.memories[k].by_class) for i in snapshot.memories[k].by_class[c]]
     if len(held) <= 128:
         return held
     return [held[math.floor(i * len(held) / 128)] for i in range(128)]
 
 
-def by_hand(sight: Sight, k: int, forward: Callable[[dict[str, Tensor], Tensor], Tensor]) -> dict[str, float]:
+def by_hand(snapshot: Snapshot, k: int, forward: Callable[[dict[str, Tensor], Tensor], Tensor]) -> dict[str, float]:
     """The cosines of one member, each loss with a forward pass of its own."""
-    images = memory_of(sight, k)
+    images = memory_of(snapshot, k)
     pixels = DATASET.train.images[images].double() / 255
     x = ((pixels - 0.5) / 0.3).permute(0, 3, 1, 2)
-    position = sight.group.views[k].scenario.position_of_label()
+    position = snapshot.group.views[k].scenario.position_of_label()
     labels = torch.tensor([int(position[DATASET.train.labels[i]]) for i in images])
-    assert sight.kept is not None
-    places = sight.kept.index[k].tolist()
-    kept = torch.stack([sight.kept.logits[k, places.index(i)] for i in images]).double()
+    assert snapshot.stored_logits is not None
+    places = snapshot.stored_logits.index[k].tolist()
+    kept = torch.stack([snapshot.stored_logits.logits[k, places.index(i)] for i in images]).double()
     found = []
     for loss in (lambda z: F.cross_entropy(z, labels), lambda z: ((z - kept) ** 2).mean()):
-        state = {name: value[k].detach().double() for name, value in sight.model.state_dict().items()}
+        state = {name: value[k].detach().double() for name, value in snapshot.model.state_dict().items()}
         weights = {name: value.requires_grad_() for name, value in state.items() if value.is_floating_point()}
         loss(forward(state, x)).backward()
         found.append({name: value.grad for name, value in weights.items() if name.endswith("weight")})
@@ -105,13 +105,13 @@ class Checked(Probe):
     def wants(self, task: int, epoch: int, epochs: int) -> bool:
         return Gradients().wants(task, epoch, epochs)
 
-    def look(self, sight: Sight) -> Measured:
-        assert {len(memory_of(sight, k)) for k in range(sight.members)} == {12, 41, 128}
-        found = Gradients().look(sight)
+    def look(self, snapshot: Snapshot) -> Measured:
+        assert {len(memory_of(snapshot, k)) for k in range(snapshot.members)} == {12, 41, 128}
+        found = Gradients().look(snapshot)
         cosines = found["cosine"]
         assert isinstance(cosines, Tensor)
-        for k in range(sight.members):
-            self.pairs.append((cosines[k].tolist(), list(by_hand(sight, k, self.forward).values())))
+        for k in range(snapshot.members):
+            self.pairs.append((cosines[k].tolist(), list(by_hand(snapshot, k, self.forward).values())))
         return found
 
 

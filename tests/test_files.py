@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 
 from mdcg.errors import Busy, MachineError
-from mdcg.files import in_use, locked, remove_partial, whole_file, write_whole
+from mdcg.files import atomic_file, in_use, locked, remove_partial, write_atomic
 from mdcg.runs.store import Store
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "file"
-    write_whole(path, b"first")
-    with contextlib.suppress(RuntimeError), whole_file(path) as partial:
+    write_atomic(path, b"first")
+    with contextlib.suppress(RuntimeError), atomic_file(path) as partial:
         partial.write_bytes(b"second, but")
         raise RuntimeError
     assert path.read_bytes() == b"first"
     assert list(path.parent.iterdir()) == [path]
-    write_whole(path, b"second")
+    write_atomic(path, b"second")
     assert path.read_bytes() == b"second"
 
 
@@ -46,7 +46,7 @@ def test_on_windows_nothing_is_asked_of_folders_and_processes(tmp_path: Path, mo
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setattr(os, "open", refuse)
     monkeypatch.setattr(os, "kill", refuse)
-    write_whole(tmp_path / "file", b"content")
+    write_atomic(tmp_path / "file", b"content")
     (tmp_path / ".a.1.partial").write_bytes(b"half")
     remove_partial(tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == [".a.1.partial", "file"]

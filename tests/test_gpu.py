@@ -57,7 +57,7 @@ def steps(precision: str, count: int, lead: bool) -> tuple[list[float], list[flo
     losses: tuple[list[float], list[float]] = ([], [])
     for step in range(count):
         if lead:
-            followed = states.revive(*states.dump(state), group, gpu)
+            followed = states.restore(*states.dump(state), group, gpu)
         for found, trainer, own, device in ((losses[0], here, state, "cpu"), (losses[1], there, followed, "cuda")):
             own.model.train()
             own.loss_sum.zero_()
@@ -132,7 +132,7 @@ def test_gradients_of_past_tasks_too(precision: str, monkeypatch: pytest.MonkeyP
         patch.setenv("MDCG_KERNELS", "plain")
         plain = of_past_tasks(precision)
     together = of_past_tasks("fp64")
-    monkeypatch.setattr("mdcg.train.past.AT_ONCE", 11)
+    monkeypatch.setattr("mdcg.train.past_tasks.AT_ONCE", 11)
     reference = of_past_tasks("fp64", [(1, 11), (1, 11), (1, 10)])
     for name, value in reference.items():
         torch.testing.assert_close(together[name], value, rtol=1e-6, atol=1e-9)
@@ -151,10 +151,10 @@ def test_gems_programme_is_not_solved_in_tf32() -> None:
 
 
 def test_gems_memory_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Past tasks that share a pass need more of it than one after the other."""
+    """PastTasks tasks that share a pass need more of it than one after the other."""
     group, machine = gem(1, 1_000), compute("cuda", "tf32")
     together = members_that_fit(group, machine)
-    monkeypatch.setattr("mdcg.train.past.AT_ONCE", 1)
+    monkeypatch.setattr("mdcg.train.past_tasks.AT_ONCE", 1)
     assert 1 < together < 0.6 * members_that_fit(group, machine)
 
 
@@ -215,7 +215,7 @@ def test_begun_on_the_cpu_and_gone_on_with_on_the_gpu() -> None:
 
     def go_on(machine_name: str) -> State:
         machine = cpu if machine_name == "cpu" else gpu
-        return Trainer(group, machine).train(states.revive(*unpack(pack(*saved[-1])), group, machine))
+        return Trainer(group, machine).train(states.restore(*unpack(pack(*saved[-1])), group, machine))
 
     here, there = go_on("cpu"), go_on("gpu")
     for name, value in here.model.state_dict().items():

@@ -220,7 +220,7 @@ def test_past_tasks_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """GEM's: the gradients and statistics of separate passes in float64, with all kernels compiled ahead."""
     monkeypatch.setitem(MEMBERED, "tiny", lambda members, channels: ResNet(members, channels, (16,), 1, False, "in"))
     monkeypatch.setattr(Model, "logits", Model.forward)
-    monkeypatch.setattr("mdcg.train.past.together", lambda model, compute: True)
+    monkeypatch.setattr("mdcg.train.past_tasks.together", lambda model, compute: True)
     dataset = toy_dataset([12] * 6, side=4, channels=3)
     group = toy_group(dataset, "gem", [(0, 12, {}), (1, 12, {})], backbone="tiny", batch_size=8)
     found = []

@@ -105,7 +105,7 @@ def test_grouped_kernels_agree_to_rounding(
     brief: dict[str, Any] = {"epochs": 1, "rate": 0.005 if precision == "fp32" else 0.05}
     alone = [trained(toy_group(dataset, method, [member], **brief), precision) for member in members]
     monkeypatch.setattr(Model, "logits", Model.forward)
-    monkeypatch.setattr("mdcg.train.past.together", lambda model, compute: True)  # past tasks too
+    monkeypatch.setattr("mdcg.train.past_tasks.together", lambda model, compute: True)  # past tasks too
     together = trained(toy_group(dataset, method, members, **brief), precision)
     for k, single in enumerate(alone):
         assert (single.correct[0] == together.correct[k]).all()

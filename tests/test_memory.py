@@ -24,7 +24,7 @@ def filled(tasks: list[list[int]], size: int, seed: int) -> list[tuple[Memory, d
             offered[len(offered)] = set(range(start, start + count))
             start += count
         memory.add(new, rng)
-        states.append((Memory(size, dict(memory.kept)), dict(offered)))
+        states.append((Memory(size, dict(memory.by_class)), dict(offered)))
     return states
 
 
@@ -32,12 +32,12 @@ def filled(tasks: list[list[int]], size: int, seed: int) -> list[tuple[Memory, d
 def test_size_use_and_balance(tasks: list[list[int]], size: int, seed: int) -> None:
     previous: dict[int, set[int]] = {}
     for memory, offered in filled(tasks, size, seed):
-        kept = {position: set(indices.tolist()) for position, indices in memory.kept.items()}
+        kept = {position: set(indices.tolist()) for position, indices in memory.by_class.items()}
         # what a class can still give: all its images when it arrives, later only what was kept of it
         available = {position: previous.get(position, offered[position]) for position in offered}
         assert len(memory) <= size
         assert len(memory) == min(size, sum(len(images) for images in available.values()))
-        for position, indices in memory.kept.items():
+        for position, indices in memory.by_class.items():
             assert len(kept[position]) == len(indices)  # no image twice
             assert kept[position] <= available[position]
         most = max(len(images) for images in kept.values())
@@ -57,15 +57,15 @@ def test_batches_are_balanced(tasks: list[list[int]], size: int, steps: int, bat
     memory, _ = filled(tasks, size, seed)[-1]
     if not len(memory):
         return
-    class_of = {int(i): position for position, kept in memory.kept.items() for i in kept}
+    class_of = {int(i): position for position, kept in memory.by_class.items() for i in kept}
     drawn = memory.draw(steps, Draw(batch), np.random.default_rng(seed))
     assert drawn.shape == (steps, batch)
-    held = [position for position, kept in memory.kept.items() if len(kept)]
+    held = [position for position, kept in memory.by_class.items() if len(kept)]
     for row in drawn:
         counts = [sum(class_of[int(i)] == position for i in row) for position in held]
         assert max(counts) - min(counts) <= 1
     for position in held:
-        uses = [int((drawn == image).sum()) for image in memory.kept[position]]
+        uses = [int((drawn == image).sum()) for image in memory.by_class[position]]
         assert max(uses) - min(uses) <= 1  # over an epoch, all images of a class equally often
 
 
@@ -108,14 +108,14 @@ def test_shares_for_good(tasks: int, size: int, seed: int) -> None:
     assert sum(shares) == size
     assert max(shares) - min(shares) <= 1
     for task, share in enumerate(shares):
-        held = dict(memory.kept)
+        held = dict(memory.by_class)
         memory.add(
             {2 * task: np.arange(before, before + 90), 2 * task + 1: np.arange(before + 90, before + 99)}, rng, share
         )
         before += 99
-        assert all((memory.kept[position] == kept).all() for position, kept in held.items())
+        assert all((memory.by_class[position] == kept).all() for position, kept in held.items())
         assert len(memory) == sum(shares[: task + 1])  # the smaller class leaves its surplus to the larger
-        own = [int(i) for position in (2 * task, 2 * task + 1) for i in memory.kept[position]]
+        own = [int(i) for position in (2 * task, 2 * task + 1) for i in memory.by_class[position]]
         mine = range(2 * task, 2 * task + 2)
         assert memory.draw(2, Draw(share, classes=mine), rng).tolist() == [own] * 2
         for row in memory.draw(5, Draw(2 * share + 1, classes=mine), rng).tolist():
@@ -138,7 +138,7 @@ def test_what_is_kept_is_random() -> None:
         memory = Memory(10)
         memory.add({0: np.arange(20)}, rng)
         memory.add({1: np.arange(20, 40)}, rng)
-        survived[memory.kept[0]] += 1
+        survived[memory.by_class[0]] += 1
     assert survived.sum() == 400 * 5
     assert survived.min() > 60  # 100 expected, σ ≈ 8.7
     assert survived.max() < 140

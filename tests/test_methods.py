@@ -37,7 +37,7 @@ def a_step(members: int, batch: int, old: int, new: int) -> Step:
         teacher_logits=logits(),
         teacher_current_logits=logits(),
         past=(1, old - 1) if old > 1 else (),
-        kept_logits=logits(),
+        stored_logits=logits(),
     )
 
 
@@ -199,7 +199,7 @@ def test_der(shape: tuple[int, int, int, int]) -> None:
     weights = [(0.1 + 0.3 * k, 0.8 - 0.2 * k) for k in range(members)]
     expected = []
     for k, (alpha, beta) in enumerate(weights):
-        rows = zip(step.memory[0][k].tolist(), step.kept[k].tolist(), strict=True)
+        rows = zip(step.memory[0][k].tolist(), step.stored[k].tolist(), strict=True)
         distance = sum((a - b) ** 2 for row, kept in rows for a, b in zip(row, kept, strict=True))
         replayed = plain_cross_entropy(step.memory[0][k].tolist(), step.memory[1][k].tolist())
         current = plain_cross_entropy(step.logits[k].tolist(), step.labels[k].tolist())

@@ -14,7 +14,7 @@ from mdcg.draws import Purpose, stream
 from mdcg.errors import MdcgError
 from mdcg.models import build_backbone, build_model
 from mdcg.models.backbones import BACKBONES, MEMBERED, register_backbone
-from mdcg.models.members import Conv2d
+from mdcg.models.layers import Conv2d
 from mdcg.train.optimizer import SGD
 
 

@@ -20,7 +20,7 @@ from mdcg.models import Model
 from mdcg.models.backbones import BACKBONES
 from mdcg.models.heads import HEADS
 from mdcg.tensors import pack, unpack
-from mdcg.train import past
+from mdcg.train import past_tasks
 from mdcg.train import state as states
 from mdcg.train.epoch import draw_epoch
 from mdcg.train.group import Group
@@ -37,7 +37,7 @@ COUNTS = [20, 26, 31, 24, 22, 28, 30, 25]
 @pytest.fixture
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks share a pass, as on a GPU, where it is known how the model's statistics move."""
-    monkeypatch.setattr(past, "together", lambda model, compute: None not in model.retained())
+    monkeypatch.setattr(past_tasks, "together", lambda model, compute: None not in model.retained())
 
 
 def at_last_task(group: Group) -> tuple[Trainer, State, Batch]:
@@ -70,7 +70,7 @@ def separately(trainer: Trainer, state: State, batch: Batch) -> Tensor:
 def agree(group: Group, passes: list[tuple[int, int]] | None = None, exactly: bool = False) -> None:
     """With the plain way, in gradients and in what becomes of the statistics."""
     trainer, state, batch = at_last_task(group)
-    twin = states.revive(*unpack(pack(*states.dump(state))), group, CPU64)
+    twin = states.restore(*unpack(pack(*states.dump(state))), group, CPU64)
     twin.model.train()
     wanted = separately(trainer, twin, batch)
     before = [buffer.clone() for buffer in state.model.statistics()]
@@ -123,7 +123,7 @@ def test_all_members_in_one_kernel(wide: None, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_no_more_images_at_once_than_are_of_use(wide: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(past, "AT_ONCE", 20)
+    monkeypatch.setattr(past_tasks, "AT_ONCE", 20)
     agree(some(2, 40), [(1, 10), (2, 10)])
 
 
@@ -242,7 +242,7 @@ def test_a_run_of_steps(memory: int, wide: None, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(Stopped, match="task 4"):
         stopping.train(states.fresh(group, CPU64))
     assert not [name for name in dumped[-1][0] if "wide" in name or "past" in name]
-    gone_on = Trainer(group, CPU64).train(states.revive(*unpack(pack(*dumped[-1])), group, CPU64))
+    gone_on = Trainer(group, CPU64).train(states.restore(*unpack(pack(*dumped[-1])), group, CPU64))
     monkeypatch.undo()
     apart = Trainer(group, CPU64).train(states.fresh(group, CPU64))
     for name, value in whole.model.state_dict().items():
@@ -255,7 +255,7 @@ def test_a_trainer_that_turns_to_another_state(wide: None) -> None:
     trainer, state, _ = at_last_task(some(1, 40))
     first = trainer.past(state)
     assert trainer.past(state) is first
-    other = states.revive(*states.dump(state), trainer.group, CPU64)
+    other = states.restore(*states.dump(state), trainer.group, CPU64)
     assert trainer.past(other).is_of(other)
     trainer.forget_task()
     assert trainer._past is None
@@ -264,8 +264,8 @@ def test_a_trainer_that_turns_to_another_state(wide: None) -> None:
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=60), st.booleans())
 def test_passes(sizes: list[int], together: bool) -> None:
     """Every task once, in its place, none with tasks of another size, none that is larger than need be."""
-    found = list(past.passes(sizes, together))
+    found = list(past_tasks.passes(sizes, together))
     assert [size for tasks, size in found for _ in range(tasks)] == sizes
     for tasks, size in found:
         assert tasks >= 1
-        assert tasks == 1 or (together and tasks * size <= past.AT_ONCE)
+        assert tasks == 1 or (together and tasks * size <= past_tasks.AT_ONCE)

@@ -50,10 +50,10 @@ def test_by_registration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 CONTRADICTIONS: dict[str, dict[str, object]] = {
     "its teacher sees": {"uses_teacher": True},
-    "keeps the logits of a memory": {"keeps_logits": True, "needs_head": "fixed"},
-    "needs_head = 'fixed'": {"keeps_logits": True, "uses_memory": True},
+    "keeps the logits of a memory": {"stores_logits": True, "needs_head": "fixed"},
+    "needs_head = 'fixed'": {"stores_logits": True, "uses_memory": True},
     "its memory is filled before": {
-        "keeps_logits": True,
+        "stores_logits": True,
         "needs_head": "fixed",
         "uses_memory": True,
         "fills_memory_first": lambda self: True,

@@ -16,7 +16,7 @@ import torch
 
 import mdcg
 from mdcg.models import HEADS
-from mdcg.probes import PROBES, Measured, Probe, ProbeSet, Sight
+from mdcg.probes import PROBES, Measured, Probe, ProbeSet, Snapshot
 from mdcg.runs.store import MEASURED, RESULT
 from mdcg.train import state as states
 from mdcg.train.group import Group
@@ -37,8 +37,8 @@ class Norm(Probe):
 
     every: ClassVar[int] = 2
 
-    def look(self, sight: Sight) -> Measured:
-        return {"norm": sight.model.head.classifier.weight.detach().flatten(1).norm(dim=1)}
+    def look(self, snapshot: Snapshot) -> Measured:
+        return {"norm": snapshot.model.head.classifier.weight.detach().flatten(1).norm(dim=1)}
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_interrupted_measurements_go_on(method: str, after: int) -> None:
         trainer.train(states.fresh(group, CPU))
     tensors, values = saved[-1]
     copied = {name: value.clone() for name, value in tensors.items()}
-    again = states.revive(copied, json.loads(json.dumps(values)), group, CPU)
+    again = states.restore(copied, json.loads(json.dumps(values)), group, CPU)
     Trainer(group, CPU, probes=ProbeSet(probes)).train(again)
     assert again.measured == watched_by_all(method).measured
     assert again.start is None
@@ -144,16 +144,18 @@ def test_the_model_at_the_beginning_of_the_task() -> None:
         needs_start: ClassVar[bool] = True
         first: dict[str, torch.Tensor]
 
-        def look(self, sight: Sight) -> Measured:
-            if sight.start is None:
-                seen.append((sight.task, sight.epoch, False))
+        def look(self, snapshot: Snapshot) -> Measured:
+            if snapshot.start is None:
+                seen.append((snapshot.task, snapshot.epoch, False))
             else:
-                now = {name: value.clone() for name, value in sight.model.state_dict().items()}
-                if sight.epoch == 0:
+                now = {name: value.clone() for name, value in snapshot.model.state_dict().items()}
+                if snapshot.epoch == 0:
                     self.first = now
-                held = sight.start.state_dict()
-                seen.append((sight.task, sight.epoch, all(torch.equal(self.first[name], held[name]) for name in held)))
-                assert not sight.start.training
+                held = snapshot.start.state_dict()
+                seen.append(
+                    (snapshot.task, snapshot.epoch, all(torch.equal(self.first[name], held[name]) for name in held))
+                )
+                assert not snapshot.start.training
             return {}
 
     trained(group_of("replay"), {"starts": Starts()})
@@ -222,8 +224,8 @@ def test_the_share_of_the_probes_is_printed(cli: Cli, runs: Path) -> None:
 class Broken(Probe):
     """Fails at the second look."""
 
-    def look(self, sight: Sight) -> Measured:
-        if sight.epoch:
+    def look(self, snapshot: Snapshot) -> Measured:
+        if snapshot.epoch:
             raise IndexError("no such layer")
         return {}
 
@@ -231,46 +233,46 @@ class Broken(Probe):
 class Greedy(Probe):
     """Has no room for two members at once, as a GPU may have none."""
 
-    def look(self, sight: Sight) -> Measured:
-        if sight.members > 1:
+    def look(self, snapshot: Snapshot) -> Measured:
+        if snapshot.members > 1:
             raise torch.OutOfMemoryError("out of memory")
-        return {"members": [sight.members]}
+        return {"members": [snapshot.members]}
 
 
 class Scalar(Probe):
     """One number for all."""
 
-    def look(self, sight: Sight) -> Measured:
+    def look(self, snapshot: Snapshot) -> Measured:
         return {"norm": 1.0}  # type: ignore[dict-item]
 
 
 class Named(Probe):
     """A name that rows have."""
 
-    def look(self, sight: Sight) -> Measured:
-        return {"task": [1] * sight.members}
+    def look(self, snapshot: Snapshot) -> Measured:
+        return {"task": [1] * snapshot.members}
 
 
 class NoData(Probe):
     """Nothing that a file could hold."""
 
-    def look(self, sight: Sight) -> Measured:
-        return {"where": [Path("x")] * sight.members}
+    def look(self, snapshot: Snapshot) -> Measured:
+        return {"where": [Path("x")] * snapshot.members}
 
 
 class Careless(Probe):  # and undocumented
     every: ClassVar[int] = 2
 
-    def look(self, sight: Sight) -> Measured:
-        sight.model.eval()
+    def look(self, snapshot: Snapshot) -> Measured:
+        snapshot.model.eval()
         return {}
 
 
 class Short(Probe):
     """Forgets a member."""
 
-    def look(self, sight: Sight) -> Measured:
-        return {"norm": [1.0] * (sight.members - 1)}
+    def look(self, snapshot: Snapshot) -> Measured:
+        return {"norm": [1.0] * (snapshot.members - 1)}
 
 
 @pytest.mark.parametrize(
@@ -343,7 +345,7 @@ def test_parts_of_a_group_take_their_measurements_along() -> None:
     state = trained(group, {"norm": Norm()})
     tensors, values = states.dump(state)
     half, noted = states.select(tensors, values, [1, 3])
-    part = states.revive(half, noted, group_of("replay", [(seed, 12, {}) for seed in (1, 3)]), CPU)
+    part = states.restore(half, noted, group_of("replay", [(seed, 12, {}) for seed in (1, 3)]), CPU)
     assert part.measured == [state.measured[1], state.measured[3]]
 
 

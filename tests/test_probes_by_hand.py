@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mdcg.learner import Learner
-from mdcg.probes import PROBES, Measured, Probe, ProbeSet, Sight
+from mdcg.probes import PROBES, Measured, Probe, ProbeSet, Snapshot
 from mdcg.probes import margin as margin_probe
 from mdcg.train import state as states
 from mdcg.train.group import Group
@@ -52,19 +52,19 @@ class Spy(Probe):
     def wants(self, task: int, epoch: int, epochs: int) -> bool:
         return task > 0
 
-    def look(self, sight: Sight) -> Measured:
-        state = states.fresh(sight.group, sight.compute)
-        state.model = sight.model
+    def look(self, snapshot: Snapshot) -> Measured:
+        state = states.fresh(snapshot.group, snapshot.compute)
+        state.model = snapshot.model
         self.seen.append(
             [
                 Moment(
-                    learner=Learner.of(sight.group, state, k),
-                    held={c: list(map(int, own)) for c, own in memory.kept.items()},
-                    position={label: c for c, label in enumerate(sight.group.views[k].scenario.order)},
-                    old=sum(sight.group.sizes[: sight.task]),
-                    seen=sum(sight.group.sizes[: sight.task + 1]),
+                    learner=Learner.of(snapshot.group, state, k),
+                    held={c: list(map(int, own)) for c, own in memory.by_class.items()},
+                    position={label: c for c, label in enumerate(snapshot.group.views[k].scenario.order)},
+                    old=sum(snapshot.group.sizes[: snapshot.task]),
+                    seen=sum(snapshot.group.sizes[: snapshot.task + 1]),
                 )
-                for k, memory in enumerate(sight.memories)
+                for k, memory in enumerate(snapshot.memories)
             ]
         )
         return {}

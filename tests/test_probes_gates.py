@@ -15,7 +15,7 @@ from mdcg.errors import MdcgError
 from mdcg.methods import METHODS
 from mdcg.models import HEADS, Model, build_model
 from mdcg.models.heads import CascadedGates
-from mdcg.probes import PROBES, Measured, Probe, Sight, probes_for
+from mdcg.probes import PROBES, Measured, Probe, Snapshot, probes_for
 from mdcg.train.group import Group
 from tests.conftest import Cli, toy_dataset, toy_group
 from tests.test_probes_by_hand import COUNTS, MEMBERS, Moment, Row, Spy, trained
@@ -136,8 +136,8 @@ class Pushed(Probe):
     def wants(self, task: int, epoch: int, epochs: int) -> bool:
         return (task, epoch) == (1, epochs)
 
-    def look(self, sight: Sight) -> Measured:
-        model = copy.deepcopy(sight.model)
+    def look(self, snapshot: Snapshot) -> Measured:
+        model = copy.deepcopy(snapshot.model)
         assert isinstance(model.head, CascadedGates)
         gates, classifier = model.head.gates, model.head.classifier
         with torch.no_grad():
@@ -145,7 +145,7 @@ class Pushed(Probe):
             classifier.weight.zero_()
             gates.bias.copy_(torch.tensor([0.0, -math.log(3)]) - 10)  # sigmoid(b + 10) is 1/2 and 1/4
             classifier.bias.copy_(torch.tensor([2.2, 3.0, 1.0, 0.5]))  # times the gates: 1.1, 0.75, 1, 0.5
-        return PROBES["gates"]().look(replace(sight, model=model))
+        return PROBES["gates"]().look(replace(snapshot, model=model))
 
 
 def test_gates_that_decide_everything() -> None:

@@ -75,7 +75,7 @@ def agrees(
             teacher_logits=both["teacher"],
             teacher_current_logits=both["teacher_current"],
             past=(old - 1, 1),
-            kept_logits=both["kept"],
+            stored_logits=both["kept"],
         )
         loss = stack([method, method], torch.device("cpu"), torch.float64).loss(step)
         found = torch.autograd.grad(loss.sum(), [both["current"], both["memory"]], materialize_grads=True)
@@ -360,7 +360,7 @@ def test_memory_batches_drawn_once() -> None:
     round_ = index[:2].flatten().tolist()
     assert len(set(round_)) == 32
     assert set(round_) < set(state.memories[0].indices().tolist())
-    assert {0, 1, 2, 3} == set(state.memories[0].kept)  # the current task's classes among them
+    assert {0, 1, 2, 3} == set(state.memories[0].by_class)  # the current task's classes among them
     current = [draws.index[0, :, :16] for draws in epochs]
     assert not torch.equal(current[0], current[1])  # those are drawn anew
 
@@ -384,9 +384,9 @@ def test_the_second_memory_is_beside_the_first() -> None:
     state = Trainer(group, CPU64).train(states.fresh(group, CPU64), tasks=2)
     second = state.memories[0].second
     assert second is not None
-    assert [len(kept) for kept in second.kept.values()] == [3, 3, 3, 3]
-    first = state.memories[0].kept
-    assert any(set(kept.tolist()) - set(first[c].tolist()) for c, kept in second.kept.items())
+    assert [len(kept) for kept in second.by_class.values()] == [3, 3, 3, 3]
+    first = state.memories[0].by_class
+    assert any(set(kept.tolist()) - set(first[c].tolist()) for c, kept in second.by_class.items())
     draws = draw_epoch(group, state.memories, 2, 0)
     replayed = set(draws.index[0, :, 16:32].flatten().tolist())
     distilled = set(draws.index[0, :, 32:].flatten().tolist())

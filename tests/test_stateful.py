@@ -102,9 +102,9 @@ def test_der() -> None:
         kept = {image: kept[image] for image in plain.memory.indices().tolist()}
     ours = trained(group)
     plain.equals(ours)
-    assert ours.kept is not None
-    assert ours.kept.index.shape == (1, 14)
-    assert ours.kept.logits.shape == (1, 14, 6)
+    assert ours.stored_logits is not None
+    assert ours.stored_logits.index.shape == (1, 14)
+    assert ours.stored_logits.logits.shape == (1, 14, 6)
 
 
 def test_gdumb() -> None:
@@ -131,8 +131,8 @@ def test_gdumb() -> None:
 
 @pytest.mark.parametrize("together", [False, True])
 def test_gem(together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Past tasks' gradients from forward passes of their own; the programme solved by scipy."""
-    monkeypatch.setattr("mdcg.train.past.together", lambda model, compute: together)
+    """PastTasks tasks' gradients from forward passes of their own; the programme solved by scipy."""
+    monkeypatch.setattr("mdcg.train.past_tasks.together", lambda model, compute: together)
     group = toy_group(toy_dataset(COUNTS), "gem", [(SEED, 14, {"strength": 0.3})])
     plain = PlainLoop(group)
     shares, turned = [5, 5, 4], 0
@@ -144,7 +144,9 @@ def test_gem(together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         rows, past = [], (len(labels) - 16 + 4) // 5
         for task in range(past):
             part = slice(ends[task], ends[task + 1])
-            assert set(index[part].tolist()) == {int(i) for c in (2 * task, 2 * task + 1) for i in plain.memory.kept[c]}
+            assert set(index[part].tolist()) == {
+                int(i) for c in (2 * task, 2 * task + 1) for i in plain.memory.by_class[c]
+            }
             loss = F.cross_entropy(plain.model(x[:, part])[0], labels[part])
             rows.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)]))
         F.cross_entropy(plain.model(x[:, :16])[0], labels[:16]).backward()

@@ -88,10 +88,10 @@ def test_a_memory_that_takes_the_current_task_first() -> None:
     machine = compute("cpu", "fp32")
     state = states.fresh(group, machine)
     states.begin_task(state, group)
-    assert list(state.memories[0].kept) == [0, 1]
+    assert list(state.memories[0].by_class) == [0, 1]
     assert draw_epoch(group, state.memories, 0, 0).index.shape[2] == 16 + 16
     trained = Trainer(group, machine).train(states.fresh(group, machine))
-    assert sorted(trained.memories[0].kept) == list(range(6))
+    assert sorted(trained.memories[0].by_class) == list(range(6))
     step = a_step(2, 4, 0, 3)
     first = Step(step.logits, step.labels, 0, step.memory[0], step.labels)
     present = [sorted(set(step.labels[k].tolist())) for k in range(2)]
@@ -103,7 +103,7 @@ def test_a_memory_that_takes_the_current_task_first() -> None:
     without = toy_group(toy_dataset([30] * 6), "er-ace", [(0, 24, {"current_in_memory": False})])
     state = states.fresh(without, machine)
     states.begin_task(state, without)
-    assert not state.memories[0].kept
+    assert not state.memories[0].by_class
     assert without.memory_draws(0) == []
 
 

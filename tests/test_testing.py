@@ -93,7 +93,7 @@ class Contradicting(Plain):
 
     needs_head: ClassVar[NeedsHead] = "fixed"
     head: ClassVar[str] = "fixed"
-    keeps_logits: ClassVar[bool] = True
+    stores_logits: ClassVar[bool] = True
 
 
 class Needing(Plain):

@@ -175,7 +175,7 @@ def test_the_path_of_graphs_gives_the_same_bits(method: str, monkeypatch: pytest
     """
     if not torch.cuda.is_available():
         monkeypatch.setattr("mdcg.train.graph.capture", lambda work, pool: work)
-        monkeypatch.setattr("mdcg.train.past.together", lambda model, compute: True)
+        monkeypatch.setattr("mdcg.train.past_tasks.together", lambda model, compute: True)
     sizes = (60, 60) if method == "gem" else (70, 120)
     settings, passes = (published_settings(method), "separate") if method in TWO_PASSES else ({}, "joint")
     members = [(seed, size, settings) for seed, size in enumerate(sizes)]
@@ -259,7 +259,7 @@ def test_stopped_at_any_step(method: str) -> None:
         with pytest.raises(Stopped):
             stopping.train(states.fresh(group, machine))
         tensors, values = unpack(pack(*saved[-1]))
-        state = states.revive(tensors, values, group, machine)
+        state = states.restore(tensors, values, group, machine)
         assert steps_done(group, state) == stop_at
         state = Trainer(group, machine).train(state)
         for name, value in undisturbed.model.state_dict().items():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mdcg.learner import Learner
     from mdcg.methods.base import METHODS, Method, Step
     from mdcg.models.backbones import register_backbone
-    from mdcg.probes.base import PROBES, Measured, Probe, Sight
+    from mdcg.probes.base import PROBES, Measured, Probe, Snapshot
 
 __all__ = [
     "METHODS",
@@ -31,7 +31,7 @@ __all__ = [
     "Method",
     "Probe",
     "Result",
-    "Sight",
+    "Snapshot",
     "Step",
     "Sweep",
     "compare",
@@ -49,7 +49,7 @@ _HOMES = {
     "Method": "mdcg.methods",
     "Probe": "mdcg.probes",
     "Result": "mdcg.api",
-    "Sight": "mdcg.probes",
+    "Snapshot": "mdcg.probes",
     "Step": "mdcg.methods",
     "Sweep": "mdcg.execute.sweep",
     "compare": "mdcg.api",

@@ -19,7 +19,7 @@ OWNER = ".owner"  # and one that names who holds it: a locked file cannot be rea
 
 
 @contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
+def atomic_file(path: Path) -> Iterator[Path]:
     """A name to write to, beside `path`; then flushed to disk and renamed to `path`.
 
     A reader or a crash never sees half a file.
@@ -41,8 +41,8 @@ def whole_file(path: Path) -> Iterator[Path]:
             partial.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    with whole_file(path) as partial:
+def write_atomic(path: Path, content: bytes) -> None:
+    with atomic_file(path) as partial:
         partial.write_bytes(content)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from mdcg.data.decode import decode
 from mdcg.draws import Ints
 from mdcg.errors import MdcgError
-from mdcg.files import write_whole
+from mdcg.files import write_atomic
 from mdcg.memory import Exemplars
 from mdcg.models import Model, build_model
 from mdcg.tensors import below, pack, unpack
@@ -130,7 +130,7 @@ class Learner:
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         if self.memory is not None:
             tensors |= {"memory.images": self.memory.images, "memory.positions": self.memory.positions}
-        write_whole(Path(path), pack(tensors, header))
+        write_atomic(Path(path), pack(tensors, header))
 
     @classmethod
     def load(cls, path: Path | str) -> Learner:

@@ -33,16 +33,16 @@ class Memory:
 
     >>> memory = Memory(5)
     >>> memory.add({0: np.arange(10), 1: np.arange(10, 20)}, np.random.default_rng(0))
-    >>> len(memory), sorted(len(kept) for kept in memory.kept.values())
+    >>> len(memory), sorted(len(kept) for kept in memory.by_class.values())
     (5, [2, 3])
     """
 
     size: int
-    kept: dict[int, Ints] = field(default_factory=dict)
+    by_class: dict[int, Ints] = field(default_factory=dict)  # class position: its images
     second: Memory | None = None  # another one beside it, of a method that has two
 
     def __len__(self) -> int:
-        return sum(len(indices) for indices in self.kept.values())
+        return sum(len(indices) for indices in self.by_class.values())
 
     def add(self, arrivals: Mapping[int, Ints], rng: np.random.Generator, share: int | None = None) -> None:
         """Take in new classes, each with the indices of all its images, and make room for them.
@@ -51,9 +51,9 @@ class Memory:
         """
         new = {position: indices[permutation(len(indices), rng)] for position, indices in arrivals.items()}
         if share is None:
-            self.kept = _shared_out({**self.kept, **new}, self.size, rng)
+            self.by_class = _shared_out({**self.by_class, **new}, self.size, rng)
         else:
-            self.kept |= _shared_out(new, share, rng)
+            self.by_class |= _shared_out(new, share, rng)
 
     def draw(self, steps: int, draw: Draw, rng: np.random.Generator) -> Ints:
         """Indices (steps, size): in each batch classes differ by at most one image (|x_m| = |x|, Section 3.1).
@@ -63,7 +63,7 @@ class Memory:
         """
         if draw.classes is not None:
             return self._all_of(draw.classes, steps, draw.size, rng)
-        classes = [indices for indices in self._source(draw).kept.values() if len(indices)]
+        classes = [indices for indices in self._source(draw).by_class.values() if len(indices)]
         if not classes:
             raise ValueError("an empty memory has no batch to give")
         rank = np.argsort(rng.random((steps, len(classes))), axis=1)  # a random order of the classes per step
@@ -93,7 +93,7 @@ class Memory:
 
     def _all_of(self, classes: range, steps: int, size: int, rng: np.random.Generator) -> Ints:
         """Every image as often as places allow; those that get one more are drawn anew in each step."""
-        held = np.concatenate([self.kept[position] for position in classes])
+        held = np.concatenate([self.by_class[position] for position in classes])
         rounds, odd = divmod(size, len(held))
         all_ = np.tile(held, (steps, rounds))
         if not odd:
@@ -103,11 +103,11 @@ class Memory:
 
     def indices(self) -> Ints:
         """All images held, class after class."""
-        return np.concatenate([np.empty(0, np.int64), *self.kept.values()])
+        return np.concatenate([np.empty(0, np.int64), *self.by_class.values()])
 
     def copy(self, images: Tensor) -> Exemplars:
         """The pixels of what is held, taken out of the dataset's images."""
-        positions = np.repeat(list(self.kept), [len(kept) for kept in self.kept.values()])
+        positions = np.repeat(list(self.by_class), [len(kept) for kept in self.by_class.values()])
         return Exemplars(images[torch.from_numpy(self.indices())].cpu(), torch.from_numpy(positions))
 
 

@@ -21,7 +21,7 @@ def report(
     ] = None,
 ) -> None:
     """Make a page and tables (Markdown, LaTeX, CSV) of all finished runs in a folder, beside the paper's numbers."""
-    from mdcg.files import readable, write_whole
+    from mdcg.files import readable, write_atomic
     from mdcg.report.files import csv_table, latex, markdown
     from mdcg.report.notes import NOTES
     from mdcg.report.reproduction import write_reproduction
@@ -47,6 +47,6 @@ def report(
         "index.html": page(sections, f"Results in {readable(runs)}"),
     }
     for name, text in contents.items():
-        write_whole(out / name, text.encode("utf-8", "replace"))
+        write_atomic(out / name, text.encode("utf-8", "replace"))
     print(f"tables: {', '.join(str(out / name) for name in list(contents)[:3])}")
     print(f"report: {out / 'index.html'}")

@@ -97,7 +97,7 @@ def _is_ours(file: Path) -> bool:
 def _write(file: Path, content: dict[str, Any]) -> None:
     import yaml
 
-    from mdcg.files import write_whole
+    from mdcg.files import write_atomic
 
     text = f"{MARK} on training images held out.\n" + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-    write_whole(file, text.encode())
+    write_atomic(file, text.encode())

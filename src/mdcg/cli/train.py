@@ -98,12 +98,12 @@ def _print_share(sweep: Sweep, options: dict[str, Any]) -> None:
 
 
 def _write_page(path: Path, sweep: Sweep) -> None:
-    from mdcg.files import write_whole
+    from mdcg.files import write_atomic
     from mdcg.report.page.page import page
     from mdcg.results.settings import gather, of_sweep
 
     runs = [run for setting in of_sweep(sweep) for run in setting.runs]
-    write_whole(path, page(gather(runs), sweep.title).encode("utf-8", "replace"))
+    write_atomic(path, page(gather(runs), sweep.title).encode("utf-8", "replace"))
 
 
 def _print_comparison(

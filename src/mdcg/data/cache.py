@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from mdcg.errors import MdcgError
-from mdcg.files import whole_file
+from mdcg.files import atomic_file
 from mdcg.tensors import header_of, values_of
 
 VERSION = 1
@@ -141,7 +141,7 @@ def store(path: Path, content: Arrays) -> None:
         "std": content.std,
         "digest": digest_of(content),
     }
-    with whole_file(path) as partial:
+    with atomic_file(path) as partial:
         save_file(content.tensors(), partial, header_of(values))
 
 

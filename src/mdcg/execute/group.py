@@ -153,7 +153,7 @@ def _restored(checkpoints: Checkpoints, group: Group, first: Group, compute: Com
     while (saved := checkpoints.newest()) is not None:
         file, tensors, values = saved
         try:
-            return states.revive(tensors, values, group if values["forked"] else first, compute)
+            return states.restore(tensors, values, group if values["forked"] else first, compute)
         except (RuntimeError, KeyError, TypeError, ValueError) as error:
             if is_out_of_memory(error):
                 raise  # the checkpoint is not to blame
@@ -204,7 +204,7 @@ def _record(spec: RunSpec, group: Group, state: State, k: int, compute: Compute)
         class_names=[group.dataset.class_names[label] for label in order],
         correct=state.correct[k].tolist(),
         total=view.eval_total.tolist(),
-        memory={position: kept.tolist() for position, kept in state.memories[k].kept.items()},
+        memory={position: kept.tolist() for position, kept in state.memories[k].by_class.items()},
         history=state.history[k],
         seconds=state.seconds / len(group.members),
         members=len(group.members),

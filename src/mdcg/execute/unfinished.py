@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mdcg.files import write_whole
+from mdcg.files import write_atomic
 from mdcg.runs.spec import RunSpec
 from mdcg.runs.store import Store
 from mdcg.train.checkpoint import DONE, MEMBERS, Checkpoints
@@ -31,7 +31,7 @@ def is_begun(store: Store, specs: Sequence[RunSpec]) -> bool:
 def note_group(store: Store, specs: Sequence[RunSpec]) -> None:
     """Write down who is in a group, so that it is known as begun."""
     content = {"members": [spec.name for spec in specs], "probes": list(store.probes)}
-    write_whole(group_folder(store, specs) / MEMBERS, json.dumps(content).encode())
+    write_atomic(group_folder(store, specs) / MEMBERS, json.dumps(content).encode())
 
 
 def begun(store: Store) -> list[tuple[Path, list[str]]]:

@@ -18,7 +18,7 @@ from mdcg.execute.sweep import Sweep
 from mdcg.figures import captions, style
 from mdcg.figures.base import FIGURES, Figure, OfModels, OfRuns, Row, recipe_of
 from mdcg.figures.read import UNFIT, numbers
-from mdcg.files import write_whole
+from mdcg.files import write_atomic
 from mdcg.methods import METHODS
 from mdcg.recipes.grid import Cell, cells, expand
 from mdcg.recipes.parsing import parse_seeds
@@ -184,7 +184,7 @@ def _write(
         ) from error
     contents = {"svg": drawn["svg"], "png": drawn["png"], "csv": table(rows).encode()}
     for kind, content in contents.items():
-        write_whole(out / f"{stem}.{kind}", content)
+        write_atomic(out / f"{stem}.{kind}", content)
     return Made(name, [out / f"{stem}.{kind}" for kind in contents], caption)
 
 

@@ -41,7 +41,7 @@ class Step:
     teacher_logits: Tensor | None = None  # (K, batch, classes): the teacher's logits of the same memory images
     teacher_current_logits: Tensor | None = None  # the same of the current images, for a teacher that sees all
     past: tuple[int, ...] = ()  # classes of each earlier task
-    kept_logits: Tensor | None = None  # (K, batch, outputs): what was answered to the memory images as they came in
+    stored_logits: Tensor | None = None  # (K, batch, outputs): what was answered to the memory images as they came in
 
     @property
     def memory(self) -> tuple[Tensor, Tensor]:
@@ -61,9 +61,9 @@ class Step:
         return self.teacher_current_logits
 
     @property
-    def kept(self) -> Tensor:
-        assert self.kept_logits is not None
-        return self.kept_logits
+    def stored(self) -> Tensor:
+        assert self.stored_logits is not None
+        return self.stored_logits
 
 
 class Method(BaseModel):
@@ -81,7 +81,7 @@ class Method(BaseModel):
     needs_head: ClassVar[NeedsHead] = "any"
     uses_memory: ClassVar[bool] = False  # keeps images; from task 2 on, every step brings a batch of them
     uses_teacher: ClassVar[bool] = False  # keeps the model as it was when the task began
-    keeps_logits: ClassVar[bool] = False  # of the images in memory, as they were at the end of the images' task
+    stores_logits: ClassVar[bool] = False  # of the images in memory, as they were at the end of the images' task
     gradient_per_task: ClassVar[bool] = False  # see `combine`; each task has a fixed share of the memory then
     trains_on: ClassVar[TrainsOn] = "task"  # the task's images, all so far, those in memory
     starts_anew: ClassVar[bool] = False  # forgets all weights when a task begins
@@ -125,13 +125,13 @@ class Method(BaseModel):
                 self.uses_teacher and self.teacher_sees() == "memory" and not self.uses_memory,
                 "its teacher sees the memory's images and it uses no memory",
             ),
-            (self.keeps_logits and not self.uses_memory, "it keeps the logits of a memory that it does not use"),
+            (self.stores_logits and not self.uses_memory, "it keeps the logits of a memory that it does not use"),
             (
-                self.keeps_logits and self.needs_head != "fixed",
+                self.stores_logits and self.needs_head != "fixed",
                 "logits can be kept only with needs_head = 'fixed', where they stay comparable",
             ),
             (
-                self.keeps_logits and self.fills_memory_first(),
+                self.stores_logits and self.fills_memory_first(),
                 "logits are kept when a task is over, and its memory is filled before",
             ),
             (self.second_memory_size() and not self.uses_memory, "it has a second memory and uses no first"),

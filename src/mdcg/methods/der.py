@@ -26,7 +26,7 @@ class DarkExperienceReplay(Method):
     head: ClassVar[str] = "fixed"
     needs_head: ClassVar[NeedsHead] = "fixed"
     uses_memory: ClassVar[bool] = True
-    keeps_logits: ClassVar[bool] = True
+    stores_logits: ClassVar[bool] = True
     forks: ClassVar[bool] = True
     chosen: ClassVar[Mapping[str, Choices]] = paper.chosen("der")
     grid: ClassVar[Mapping[str, Sequence[float]]] = paper.grid("der")
@@ -38,5 +38,5 @@ class DarkExperienceReplay(Method):
         current = cross_entropy(step.logits, step.labels)
         if not step.old:
             return current
-        distance = (step.memory[0] - step.kept).square().mean((1, 2))
+        distance = (step.memory[0] - step.stored).square().mean((1, 2))
         return current + self.alpha * distance + self.beta * cross_entropy(*step.memory)

@@ -7,7 +7,7 @@ followed as it is. Any other is replaced by g + Gᵀv, where v solves the dual o
 
 γ = 0 gives that projection; more favours the past. A step sees the whole memory of every past task, each a batch of its
 own: with M images for T tasks, batch + (t − 1) M / T images in task t. On a GPU past tasks with equally many images
-share one forward and backward pass (`mdcg.train.past`).
+share one forward and backward pass (`mdcg.train.past_tasks`).
 """
 
 from __future__ import annotations

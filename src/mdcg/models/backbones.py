@@ -9,7 +9,7 @@ import numpy as np
 from torch import nn
 
 from mdcg.errors import MdcgError, unknown
-from mdcg.models.members import Conv2d
+from mdcg.models.layers import Conv2d
 from mdcg.models.resnet import Projected, resnet18, resnet18_1000, small_resnet
 from mdcg.models.smallconv import SmallConv
 from mdcg.models.stacked import Stacked, member_seeds

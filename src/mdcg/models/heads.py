@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mdcg.errors import MdcgError
-from mdcg.models.members import Linear
+from mdcg.models.layers import Linear
 from mdcg.registry import Registry
 
 HEADS: Registry[type[Head]]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from mdcg.draws import Purpose, stream
 from mdcg.models.backbones import build_backbone
 from mdcg.models.heads import HEADS, Head
-from mdcg.models.members import BatchNorm2d, one_by_one
+from mdcg.models.layers import BatchNorm2d, one_by_one
 from mdcg.models.stacked import Stacked
 
 

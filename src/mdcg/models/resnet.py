@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mdcg.models import kernels
-from mdcg.models.members import BatchNorm2d, Conv2d, Linear, fold, unfold
+from mdcg.models.layers import BatchNorm2d, Conv2d, Linear, fold, unfold
 
 
 class BasicBlock(nn.Module):

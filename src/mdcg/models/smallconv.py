@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mdcg.models.members import BatchNorm2d, Conv2d, fold, unfold
+from mdcg.models.layers import BatchNorm2d, Conv2d, fold, unfold
 
 
 class SmallConv(nn.Module):

@@ -21,7 +21,7 @@ from mdcg.train.augment import Pixels
 from mdcg.train.evaluate import answers, features
 from mdcg.train.group import Group
 from mdcg.train.precision import Compute
-from mdcg.train.stored_logits import KeptLogits
+from mdcg.train.stored_logits import StoredLogits
 
 Measured = Mapping[str, Tensor | Sequence[Any]]  # of each quantity one entry per member
 
@@ -52,14 +52,14 @@ def _evenly(total: int, count: int) -> Ints:
 
 
 @dataclass(frozen=True)
-class Sight:
+class Snapshot:
     """A group of K members at one moment: all that a probe may look at, and must leave as it is."""
 
     group: Group
     model: Model
     start: Model | None  # the model as it was when the task began, from task 2 on, for a probe that needs it
     memories: Sequence[Memory]  # of each member
-    kept: KeptLogits | None  # what methods like DER keep with the memory
+    stored_logits: StoredLogits | None  # what methods like DER store with the memory
     task: int  # from 0
     epoch: int  # epochs of the task that are over; 0: the head has just grown
     step: int  # steps of the next epoch that are done too
@@ -101,7 +101,7 @@ class Sight:
         return self._of_training(
             [
                 np.concatenate(
-                    [np.empty(0, np.int64), *(memory.kept.get(position, ()) for position in classes)]
+                    [np.empty(0, np.int64), *(memory.by_class.get(position, ()) for position in classes)]
                 ).astype(np.int64)
                 for memory in self.memories
             ]
@@ -141,15 +141,15 @@ class Probe(ABC):
 
     >>> class Norm(Probe):
     ...     '''Euclidean norm of the classifier's weights.'''
-    ...     def look(self, sight: Sight) -> Measured:
-    ...         return {"norm": sight.model.head.classifier.weight.detach().flatten(1).norm(dim=1)}
+    ...     def look(self, snapshot: Snapshot) -> Measured:
+    ...         return {"norm": snapshot.model.head.classifier.weight.detach().flatten(1).norm(dim=1)}
     """
 
     every: ClassVar[int] = 0  # also look after every so many steps of an epoch
-    needs_start: ClassVar[bool] = False  # it looks at `Sight.start`
+    needs_start: ClassVar[bool] = False  # it looks at `Snapshot.start`
 
     @abstractmethod
-    def look(self, sight: Sight) -> Measured:
+    def look(self, snapshot: Snapshot) -> Measured:
         """By name, what was measured, one entry per member: a tensor (K, …), or a list of K plain values."""
 
     def wants(self, task: int, epoch: int, epochs: int) -> bool:

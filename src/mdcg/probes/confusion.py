@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mdcg.probes.base import PROBES, Measured, Probe, Sight
+from mdcg.probes.base import PROBES, Measured, Probe, Snapshot
 
 
 @PROBES.register("confusion")
@@ -14,12 +14,12 @@ class Confusion(Probe):
     def wants(self, task: int, epoch: int, epochs: int) -> bool:
         return epoch == epochs
 
-    def look(self, sight: Sight) -> Measured:
+    def look(self, snapshot: Snapshot) -> Measured:
         """`counts`: [true][predicted], class positions so far. Its diagonal is what the run counts as correct."""
-        images = sight.test(range(sight.seen))
+        images = snapshot.test(range(snapshot.seen))
         found = []
-        for logits, labels in zip(sight.logits(images), images.labels, strict=True):
-            counts = np.zeros((sight.seen, sight.seen), np.int64)
+        for logits, labels in zip(snapshot.logits(images), images.labels, strict=True):
+            counts = np.zeros((snapshot.seen, snapshot.seen), np.int64)
             np.add.at(counts, (labels, logits.argmax(-1).cpu().numpy()), 1)
             found.append(counts.tolist())
         return {"counts": found}

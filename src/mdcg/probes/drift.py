@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from mdcg.methods.base import kl_divergence
-from mdcg.probes.base import PROBES, Measured, Probe, Sight
+from mdcg.probes.base import PROBES, Measured, Probe, Snapshot
 
 
 @PROBES.register("drift")
@@ -17,12 +17,12 @@ class Drift(Probe):
     def wants(self, task: int, epoch: int, epochs: int) -> bool:
         return task > 0
 
-    def look(self, sight: Sight) -> Measured:
+    def look(self, snapshot: Snapshot) -> Measured:
         """`kl`: of each past task, the mean over its test images of KL(p(x) ‖ p_0(x)), both over the classes seen."""
-        found: list[list[float]] = [[] for _ in range(sight.members)]
-        for past in range(sight.task):
-            images = sight.test(sight.positions(past))
-            pairs = zip(sight.logits(images), sight.logits(images, sight.start), strict=True)
+        found: list[list[float]] = [[] for _ in range(snapshot.members)]
+        for past in range(snapshot.task):
+            images = snapshot.test(snapshot.positions(past))
+            pairs = zip(snapshot.logits(images), snapshot.logits(images, snapshot.start), strict=True)
             for own, (now, then) in zip(found, pairs, strict=True):
                 own.append(float(kl_divergence(now[None].double(), then[None].double())))
         return {"kl": found}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mdcg.probes.base import PROBES, Images, Measured, Probe, Sight
+from mdcg.probes.base import PROBES, Images, Measured, Probe, Snapshot
 
 PER_CLASS, MOST = 40, 400  # images; all features of all looks lie in one file
 
@@ -16,20 +16,20 @@ class Features(Probe):
     def wants(self, task: int, epoch: int, epochs: int) -> bool:
         return task > 0 and epoch in (0, epochs)
 
-    def look(self, sight: Sight) -> Measured:
+    def look(self, snapshot: Snapshot) -> Measured:
         """`features` of each image, four digits of them, and its class position in `classes`.
 
         They are the same images at both moments: up to 40 of each class, fewer where there would be over 400.
         """
-        images = _of_each_class(sight, min(PER_CLASS, max(1, MOST // sight.seen)))
+        images = _of_each_class(snapshot, min(PER_CLASS, max(1, MOST // snapshot.seen)))
         features = [
-            [[float(f"{value:.4g}") for value in image] for image in own.tolist()] for own in sight.features(images)
+            [[float(f"{value:.4g}") for value in image] for image in own.tolist()] for own in snapshot.features(images)
         ]
         return {"classes": [own.tolist() for own in images.labels], "features": features}
 
 
-def _of_each_class(sight: Sight, count: int) -> Images:
-    parts = [sight.test(range(position, position + 1)).at_most(count) for position in range(sight.seen)]
-    index = [np.concatenate([part.index[k] for part in parts]) for k in range(sight.members)]
-    labels = [np.concatenate([part.labels[k] for part in parts]) for k in range(sight.members)]
-    return Images(sight.test_pixels, index, labels)
+def _of_each_class(snapshot: Snapshot, count: int) -> Images:
+    parts = [snapshot.test(range(position, position + 1)).at_most(count) for position in range(snapshot.seen)]
+    index = [np.concatenate([part.index[k] for part in parts]) for k in range(snapshot.members)]
+    labels = [np.concatenate([part.labels[k] for part in parts]) for k in range(snapshot.members)]
+    return Images(snapshot.test_pixels, index, labels)

@@ -10,8 +10,8 @@ from mdcg.draws import Ints
 from mdcg.methods import Method
 from mdcg.models import Head, Model
 from mdcg.models.heads import CascadedGates
-from mdcg.models.members import Linear
-from mdcg.probes.base import PROBES, Measured, Probe, Sight
+from mdcg.models.layers import Linear
+from mdcg.probes.base import PROBES, Measured, Probe, Snapshot
 
 
 @PROBES.register("gates")
@@ -25,7 +25,7 @@ class Gates(Probe):
         return None if issubclass(head, CascadedGates) else "its head has no gates"
 
     @torch.no_grad()
-    def look(self, sight: Sight) -> Measured:
+    def look(self, snapshot: Snapshot) -> Measured:
         """Of all gates so far, on the evaluated images of all classes so far.
 
         How far closed a gate is, 1 − sigmoid(γ g + β), which keeps its digits where a gate is almost open:
@@ -35,9 +35,9 @@ class Gates(Probe):
         the classes seen, are `changed` when all gates are set to 1, of how many `images`; and the `accuracy`, in
         percent, with the gates and `accuracy_without` them.
         """
-        head, first = sight.model.head, untrained(sight)
+        head, first = snapshot.model.head, untrained(snapshot)
         assert isinstance(head, CascadedGates)
-        images = sight.test(range(sight.seen))
+        images = snapshot.test(range(snapshot.seen))
         # Each member by itself and in double precision: what is told apart here are small numbers.
         found = [
             {
@@ -45,18 +45,18 @@ class Gates(Probe):
                 **_moved("gates", head.gates, first.gates, k),
                 **_moved("classifier", head.classifier, first.classifier, k),
             }
-            for k, (features, labels) in enumerate(zip(sight.features(images), images.labels, strict=True))
+            for k, (features, labels) in enumerate(zip(snapshot.features(images), images.labels, strict=True))
         ]
         return {key: [own[key] for own in found] for key in found[0]}
 
 
-def untrained(sight: Sight) -> CascadedGates:
+def untrained(snapshot: Snapshot) -> CascadedGates:
     """The head with the weights that it was given as it grew, made again from the members' seeds."""
-    head, members = sight.model.head, sight.group.members
+    head, members = snapshot.model.head, snapshot.group.members
     settings = {name: [member.head_settings[name] for member in members] for name in head.settings}
     again = type(head)(len(members), head.classifier.weight.shape[1], **settings)
     assert isinstance(again, CascadedGates)
-    alone = Model(nn.Identity(), again, sight.model.seeds).to(head.classifier.weight)
+    alone = Model(nn.Identity(), again, snapshot.model.seeds).to(head.classifier.weight)
     for classes in head.sizes:
         alone.grow(classes)
     return again

@@ -13,10 +13,10 @@ from torch.func import functional_call
 from mdcg.methods import Method
 from mdcg.methods.base import cross_entropy
 from mdcg.models import Head, Model
-from mdcg.models.members import Conv2d, Linear
+from mdcg.models.layers import Conv2d, Linear
 from mdcg.models.stacked import Stacked
-from mdcg.probes.base import PROBES, Images, Measured, Probe, Sight
-from mdcg.train.stored_logits import KeptLogits
+from mdcg.probes.base import PROBES, Images, Measured, Probe, Snapshot
+from mdcg.train.stored_logits import StoredLogits
 
 IMAGES = 128  # of each member's memory, at most
 AT_ONCE = 8  # members on a GPU, so that a group that fits into its memory does so with this probe too
@@ -39,27 +39,27 @@ class Gradients(Probe):
         return task > 0
 
     def unsuited(self, method: Method, head: type[Head]) -> str | None:
-        return None if method.keeps_logits else "it keeps no logits of the images in memory, as DER does"
+        return None if method.stores_logits else "it keeps no logits of the images in memory, as DER does"
 
-    def look(self, sight: Sight) -> Measured:
+    def look(self, snapshot: Snapshot) -> Measured:
         """`cosine`: of each layer in `layers`, the mean over output channels.
 
         Images are as they are, without crop or flip, and BatchNorm goes by the batch, as in training.
         """
-        layers, images = layers_of(sight.model), sight.memory(range(sight.seen)).at_most(IMAGES)
-        found = torch.full((sight.members, len(layers)), torch.nan, dtype=torch.float64)
+        layers, images = layers_of(snapshot.model), snapshot.memory(range(snapshot.seen)).at_most(IMAGES)
+        found = torch.full((snapshot.members, len(layers)), torch.nan, dtype=torch.float64)
         # On a CPU to the bit as if each were alone; on a GPU in few, large steps.
-        sets = _together([len(own) for own in images.index], apart=sight.compute.device.type == "cpu")
-        was_training = sight.model.training
-        sight.model.train()
+        sets = _together([len(own) for own in images.index], apart=snapshot.compute.device.type == "cpu")
+        was_training = snapshot.model.training
+        snapshot.model.train()
         try:
             # Neither TF32 nor fused kernels, which would have to be compiled for these shapes.
-            with replace(sight.compute, precision="fp32").settings():
+            with replace(snapshot.compute, precision="fp32").settings():
                 for members in sets:
-                    found[members] = _cosines(sight, images, members, layers).cpu()
+                    found[members] = _cosines(snapshot, images, members, layers).cpu()
         finally:
-            sight.model.train(was_training)
-        return {"layers": [[layer.name for layer in layers]] * sight.members, "cosine": found}
+            snapshot.model.train(was_training)
+        return {"layers": [[layer.name for layer in layers]] * snapshot.members, "cosine": found}
 
 
 def layers_of(model: Model) -> list[Layer]:
@@ -91,16 +91,16 @@ def _together(counts: list[int], apart: bool) -> Iterator[list[int]]:
             yield from (same[start : start + AT_ONCE] for start in range(0, len(same), AT_ONCE))
 
 
-def _cosines(sight: Sight, images: Images, members: list[int], layers: list[Layer]) -> Tensor:
+def _cosines(snapshot: Snapshot, images: Images, members: list[int], layers: list[Layer]) -> Tensor:
     """Of some members with equally many images: (members, layers)."""
-    index = sight.compute.put(np.stack([images.index[k] for k in members]))
-    labels = sight.compute.put(np.stack([images.labels[k] for k in members]))
+    index = snapshot.compute.put(np.stack([images.index[k] for k in members]))
+    labels = snapshot.compute.put(np.stack([images.labels[k] for k in members]))
     # A copy, so that the model's own statistics stay as they are.
-    state = {name: value.detach()[members].clone() for name, value in sight.model.state_dict().items()}
+    state = {name: value.detach()[members].clone() for name, value in snapshot.model.state_dict().items()}
     weights = [state[layer.parameter].requires_grad_() for layer in layers]
-    x = sight.pixels.normalise(images.pixels[index])
-    logits: Tensor = functional_call(sight.model, state, (x,), tie_weights=False)
-    distance = (logits - _kept(sight, members).at(index)).square().mean((1, 2))
+    x = snapshot.pixels.normalise(images.pixels[index])
+    logits: Tensor = functional_call(snapshot.model, state, (x,), tie_weights=False)
+    distance = (logits - _stored(snapshot, members).at(index)).square().mean((1, 2))
     losses = cross_entropy(logits, labels).sum(), distance.sum()
     learned = torch.autograd.grad(losses[0], weights, retain_graph=True, materialize_grads=True)
     held = torch.autograd.grad(losses[1], weights, materialize_grads=True)
@@ -109,9 +109,13 @@ def _cosines(sight: Sight, images: Images, members: list[int], layers: list[Laye
     )
 
 
-def _kept(sight: Sight, members: list[int]) -> KeptLogits:
-    assert sight.kept is not None
-    return KeptLogits(sight.kept.index[members], sight.kept.logits[members], sight.kept.place[members])
+def _stored(snapshot: Snapshot, members: list[int]) -> StoredLogits:
+    assert snapshot.stored_logits is not None
+    return StoredLogits(
+        snapshot.stored_logits.index[members],
+        snapshot.stored_logits.logits[members],
+        snapshot.stored_logits.place[members],
+    )
 
 
 def channel_cosine(a: Tensor, b: Tensor, axis: int) -> Tensor:

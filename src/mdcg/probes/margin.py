@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 from mdcg.methods.md import margin_loss
-from mdcg.probes.base import PROBES, Measured, Probe, Sight
+from mdcg.probes.base import PROBES, Measured, Probe, Snapshot
 
 MOST = 2000  # images of each member: enough for means, and cheap beside an epoch
 
@@ -18,15 +18,15 @@ class Margin(Probe):
     def wants(self, task: int, epoch: int, epochs: int) -> bool:
         return task > 0
 
-    def look(self, sight: Sight) -> Measured:
+    def look(self, snapshot: Snapshot) -> Measured:
         """Means over the current task's training images, as they are, whatever loss the method itself has: `truth`,
         the probability of the truth among all classes seen; `past`, the largest of a past class; `loss`, the margin
         loss (Eq. 4); `above_zero`, the share of images whose margin loss is not zero.
         """
-        current = sight.positions(sight.task)
-        images = sight.train(current).at_most(MOST)
+        current = snapshot.positions(snapshot.task)
+        images = snapshot.train(current).at_most(MOST)
         found: dict[str, list[float]] = {"truth": [], "past": [], "loss": [], "above_zero": []}
-        for logits, labels in zip(sight.logits(images), images.labels, strict=True):
+        for logits, labels in zip(snapshot.logits(images), images.labels, strict=True):
             own = logits.double()
             target = torch.from_numpy(labels).to(own.device)
             p = own.softmax(1)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mdcg.methods import Method
 from mdcg.models import Head
-from mdcg.probes.base import PROBES, Images, Measured, Probe, Sight
+from mdcg.probes.base import PROBES, Images, Measured, Probe, Snapshot
 
 
 @PROBES.register("memory")
@@ -23,20 +23,20 @@ class OfMemory(Probe):
     def unsuited(self, method: Method, head: type[Head]) -> str | None:
         return None if method.uses_memory else "it keeps no images in memory"
 
-    def look(self, sight: Sight) -> Measured:
+    def look(self, snapshot: Snapshot) -> Measured:
         """Each of every past task: `logit`, the mean ground-truth logit of its images in memory; `memory_accuracy`,
         in percent, of the same images; `test_accuracy`, of its test images. The classes seen are told apart.
         """
-        past = range(sight.positions(sight.task).start)
-        held, test = sight.memory(past), sight.test(past)
-        answers = sight.logits(held)
+        past = range(snapshot.positions(snapshot.task).start)
+        held, test = snapshot.memory(past), snapshot.test(past)
+        answers = snapshot.logits(held)
         truth = [
             own.gather(1, _on(own, labels)[:, None])[:, 0] for own, labels in zip(answers, held.labels, strict=True)
         ]
         return {
-            "logit": _per_task(sight, held, truth),
-            "memory_accuracy": _per_task(sight, held, _percent_right(answers, held)),
-            "test_accuracy": _per_task(sight, test, _percent_right(sight.logits(test), test)),
+            "logit": _per_task(snapshot, held, truth),
+            "memory_accuracy": _per_task(snapshot, held, _percent_right(answers, held)),
+            "test_accuracy": _per_task(snapshot, test, _percent_right(snapshot.logits(test), test)),
         }
 
 
@@ -45,9 +45,9 @@ def _percent_right(answers: list[Tensor], images: Images) -> list[Tensor]:
     return [100.0 * (own.argmax(1) == _on(own, labels)) for own, labels in zip(answers, images.labels, strict=True)]
 
 
-def _per_task(sight: Sight, images: Images, values: list[Tensor]) -> list[list[float]]:
+def _per_task(snapshot: Snapshot, images: Images, values: list[Tensor]) -> list[list[float]]:
     """Of each member, the mean over the images of each past task; NaN, where it has none."""
-    tasks = [sight.positions(task) for task in range(sight.task)]
+    tasks = [snapshot.positions(task) for task in range(snapshot.task)]
     return [
         [float(own[_on(own, (labels >= task.start) & (labels < task.stop))].double().mean()) for task in tasks]
         for own, labels in zip(values, images.labels, strict=True)

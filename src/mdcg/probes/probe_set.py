@@ -13,7 +13,7 @@ from torch import Tensor
 from mdcg.errors import MdcgError
 from mdcg.methods import Method
 from mdcg.models import HEADS
-from mdcg.probes.base import PROBES, Probe, ProbeError, Sight
+from mdcg.probes.base import PROBES, Probe, ProbeError, Snapshot
 from mdcg.train.device_errors import is_device_error
 from mdcg.train.loop import Trainer
 from mdcg.train.state import Row, State
@@ -43,7 +43,7 @@ class ProbeSet:
             if between or not probe.wants(state.task, epoch, epochs):
                 continue
             started = time.perf_counter()
-            columns = _measured(name, probe, _sight(trainer, state, epoch, step))
+            columns = _measured(name, probe, _snapshot(trainer, state, epoch, step))
             state.model.train(training)  # as it was, whatever the probe did
             for k, rows in enumerate(state.measured):
                 row: Row = {"probe": name, "task": state.task + 1, "epoch": epoch, "step": step}
@@ -62,13 +62,13 @@ def probes_for(names: Sequence[str], methods: Mapping[tuple[str, str], Method]) 
     return ProbeSet(probes)
 
 
-def _sight(trainer: Trainer, state: State, epoch: int, step: int) -> Sight:
-    return Sight(
+def _snapshot(trainer: Trainer, state: State, epoch: int, step: int) -> Snapshot:
+    return Snapshot(
         group=trainer.group,
         model=state.model,
         start=state.start,
         memories=state.memories,
-        kept=state.kept,
+        stored_logits=state.stored_logits,
         task=state.task,
         epoch=epoch,
         step=step,
@@ -79,9 +79,9 @@ def _sight(trainer: Trainer, state: State, epoch: int, step: int) -> Sight:
     )
 
 
-def _measured(name: str, probe: Probe, sight: Sight) -> dict[str, list[Any]]:
+def _measured(name: str, probe: Probe, snapshot: Snapshot) -> dict[str, list[Any]]:
     try:
-        columns = {key: _plain(values) for key, values in probe.look(sight).items()}
+        columns = {key: _plain(values) for key, values in probe.look(snapshot).items()}
     except Exception as error:  # whatever a user's probe may raise
         if is_device_error(error):
             raise
@@ -92,10 +92,11 @@ def _measured(name: str, probe: Probe, sight: Sight) -> dict[str, list[Any]]:
     for key, values in columns.items():
         if key in RESERVED:
             raise ProbeError(f"the probe {name} calls a quantity '{key}', which every row has; choose another name.")
-        if not isinstance(values, list) or len(values) != sight.members:
+        if not isinstance(values, list) or len(values) != snapshot.members:
             count = len(values) if isinstance(values, list) else "no list of"
             raise ProbeError(
-                f"the probe {name} gave {count} values of '{key}' for {sight.members} runs; it must give one for each."
+                f"the probe {name} gave {count} values of '{key}' for {snapshot.members} runs; it must give one for "
+                "each."
             )
     return columns
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mdcg import paper
 from mdcg.errors import MdcgError
-from mdcg.files import write_whole
+from mdcg.files import write_atomic
 from mdcg.methods import METHODS
 from mdcg.methods.base import Preset
 from mdcg.recipes.presets import PRESETS, preset_of, settings_of_preset
@@ -70,7 +70,7 @@ def write_reproduction(path: Path, runs: Iterable[FinishedRun], notes: Path) -> 
         raise MdcgError(f"cannot read {path}: {reason}; give a Markdown file.") from error
     if (before.count(BEGIN), before.count(END)) != (1, 1) or before.index(BEGIN) > before.index(END):
         raise MdcgError(f"{path} does not say where the tables go; put in two lines: {BEGIN} and {END}")
-    write_whole(path, (before[: before.index(BEGIN)] + block + before[before.index(END) + len(END) :]).encode())
+    write_atomic(path, (before[: before.index(BEGIN)] + block + before[before.index(END) + len(END) :]).encode())
 
 
 def reproduction(runs: Iterable[FinishedRun], noted: Noted) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from mdcg.errors import MdcgError
-from mdcg.files import write_whole
+from mdcg.files import write_atomic
 from mdcg.runs.record import DAMAGE, NewerFormat, Record, as_record
 
 SUFFIX = ".jsonl"
@@ -48,7 +48,7 @@ def write_archive(path: Path, records: Iterable[Record]) -> None:
         runs, them = ("a run", "it") if lost == 1 else (f"{lost} runs", "them")
         raise MdcgError(f"{path} holds {runs} that would be lost; choose {them} too, or give another file.")
     lines = [_line(record) for record in ordered]
-    write_whole(path, "".join(lines).encode())
+    write_atomic(path, "".join(lines).encode())
 
 
 def read_archive(path: Path) -> Archive:

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_origin
 from mdcg import metrics
 from mdcg.errors import MdcgError
 from mdcg.extras import extra
-from mdcg.files import whole_file
+from mdcg.files import atomic_file
 from mdcg.runs.archive import SUFFIX, write_archive
 from mdcg.runs.environment import Versions
 from mdcg.runs.query import Row
@@ -90,7 +90,7 @@ def writer_of(path: Path) -> Callable[[Path, Sequence[Named]], None]:
 def _write_csv(path: Path, runs: Sequence[Named]) -> None:
     rows = [row_of(*run) for run in runs]
     names = columns(rows)
-    with whole_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+    with atomic_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(names)
         table.writerows([_text(row.get(name)) for name in names] for row in rows)
@@ -121,7 +121,7 @@ def _write_parquet(path: Path, runs: Sequence[Named]) -> None:
         kind = _common(values) or KINDS.get(name, str)
         arrays.append(arrow.array([_text(value) for value in values] if kind is str else values, types[kind]))
     table = arrow.Table.from_arrays(arrays, names)
-    with whole_file(path) as partial:
+    with atomic_file(path) as partial:
         parquet.write_table(table, partial)
 
 

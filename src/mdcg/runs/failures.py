@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
-from mdcg.files import write_whole
+from mdcg.files import write_atomic
 from mdcg.runs.spec import RunSpec
 from mdcg.runs.store import Store
 
@@ -24,7 +24,7 @@ def failure(store: Store, spec: RunSpec) -> str | None:
 def note_failure(store: Store, spec: RunSpec, reason: str, details: str = "") -> None:
     when = datetime.now(UTC).isoformat(timespec="seconds")
     content = {"reason": reason, "details": details, "when": when}
-    write_whole(store.folder(spec) / FAILED, json.dumps(content).encode())
+    write_atomic(store.folder(spec) / FAILED, json.dumps(content).encode())
 
 
 def forget_failure(store: Store, spec: RunSpec) -> None:

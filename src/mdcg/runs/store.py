@@ -22,7 +22,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from mdcg.errors import MdcgError, unknown
-from mdcg.files import write_whole
+from mdcg.files import write_atomic
 from mdcg.learner import Learner
 from mdcg.runs.archive import SUFFIX, read_archive
 from mdcg.runs.record import DAMAGE, NewerFormat, Record, as_record
@@ -98,15 +98,15 @@ class Store:
         if before is not None and not same:
             self.forget(record.spec)
         for probe, found in measured.items():
-            write_whole(measured_file(folder, probe), found.model_dump_json().encode())
+            write_atomic(measured_file(folder, probe), found.model_dump_json().encode())
         if same:
             return
-        write_whole(folder / RECIPE, yaml.safe_dump(record.spec.as_recipe(), sort_keys=False).encode())
+        write_atomic(folder / RECIPE, yaml.safe_dump(record.spec.as_recipe(), sort_keys=False).encode())
         learner.save(folder / MODEL)
         accuracy = record.class_accuracy
         content = record.model_dump() | record.computed()
         content["class_accuracy"] = None if accuracy is None else accuracy.tolist()
-        write_whole(folder / RESULT, (json.dumps(content, allow_nan=False) + "\n").encode())
+        write_atomic(folder / RESULT, (json.dumps(content, allow_nan=False) + "\n").encode())
 
     def forget(self, spec: RunSpec) -> None:
         """Make a run in its own folder count as not done; its files are overwritten when it is."""

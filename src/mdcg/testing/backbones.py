@@ -14,7 +14,7 @@ from mdcg.errors import MdcgError
 from mdcg.learner import Learner
 from mdcg.models import Model, build_model
 from mdcg.models.backbones import BACKBONES, backbone_names
-from mdcg.models.members import one_by_one
+from mdcg.models.layers import one_by_one
 from mdcg.models.stacked import Stacked
 from mdcg.testing.groups import (
     Settings,

@@ -169,7 +169,7 @@ def check_resumed(group: Group, undisturbed: State) -> None:
             dataclasses.replace(one, method=type(one.method)(**one.method.model_dump())) for one in group.members
         ]
         group = dataclasses.replace(group, members=tuple(members))
-        state = states.revive(*unpack(pack(*saved[-1])), group, CPU)
+        state = states.restore(*unpack(pack(*saved[-1])), group, CPU)
     going_on(Trainer(group, CPU), state)
     require(
         all(same_member(state, k, undisturbed, k) for k in range(len(group.members))),

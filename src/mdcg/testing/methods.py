@@ -44,7 +44,7 @@ NEEDED = {  # what a method must declare to be given it
     "memory_labels": "uses_memory",
     "teacher_logits": "uses_teacher",
     "teacher_current_logits": "uses_teacher, and 'all' as what teacher_sees() returns",
-    "kept_logits": "keeps_logits",
+    "stored_logits": "stores_logits",
 }
 
 
@@ -207,9 +207,9 @@ def _detached(value: Any) -> Any:
 def _check_what_is_read(method: Method, read: set[str]) -> None:
     memory, teacher = {"memory_logits", "memory_labels"}, {"teacher_logits", "teacher_current_logits"}
     for declared, looks, what in (
-        (method.replays(), memory | {"teacher_logits", "kept_logits"}, "uses_memory"),
+        (method.replays(), memory | {"teacher_logits", "stored_logits"}, "uses_memory"),
         (method.uses_teacher, teacher, "uses_teacher"),
-        (method.keeps_logits, {"kept_logits"}, "keeps_logits"),
+        (method.stores_logits, {"stored_logits"}, "stores_logits"),
         (method.uses_teacher and method.teacher_sees() == "all", {"teacher_current_logits"}, "teacher_sees() as 'all'"),
     ):
         require(

@@ -14,7 +14,7 @@ from pathlib import Path
 from torch import Tensor
 
 from mdcg.errors import MdcgError
-from mdcg.files import remove_partial, write_whole
+from mdcg.files import remove_partial, write_atomic
 from mdcg.tensors import pack, unpack
 from mdcg.train.state import Row
 
@@ -35,7 +35,7 @@ class Checkpoints:
     def save(self, tensors: dict[str, Tensor], values: Row) -> None:
         content = pack(tensors, {"version": VERSION, **values})
         place = "-".join(f"{values[part]:08d}" for part in ("task", "epoch", "step"))
-        write_whole(self.folder / f"{place}.{_digest(content)}.safetensors", content)
+        write_atomic(self.folder / f"{place}.{_digest(content)}.safetensors", content)
         for old in self._files()[KEPT:]:
             old.unlink(missing_ok=True)
 

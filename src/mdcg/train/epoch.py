@@ -56,7 +56,7 @@ class EpochDraws:
         return self.index, self.labels, self.corner, self.flipped, self.steps
 
 
-class Ahead:
+class Prefetcher:
     """Makes the draws of a group's epochs, the next one's while the current one trains.
 
     Its thread never touches the GPU: that would spoil a graph which is being captured.

@@ -17,11 +17,11 @@ from mdcg.models.resnet import ResNet
 from mdcg.switches import switched_off
 from mdcg.train import state as states
 from mdcg.train.augment import Pixels
-from mdcg.train.epoch import Ahead, EpochDraws, steps_per_epoch
+from mdcg.train.epoch import EpochDraws, Prefetcher, steps_per_epoch
 from mdcg.train.evaluate import answers, evaluate
 from mdcg.train.graph import WARM_UP, GraphedSteps
 from mdcg.train.group import Group
-from mdcg.train.past import Past, flat, parts
+from mdcg.train.past_tasks import PastTasks, flat, parts
 from mdcg.train.precision import Compute
 from mdcg.train.signals import Stopped
 from mdcg.train.state import Row, State
@@ -90,11 +90,11 @@ class Trainer:
         held_out = group.training.hold_out > 0
         self.eval_images = self.images if held_out else dataset.test.images.to(device)
         self.pixels = Pixels.of(dataset, device, compute.dtype, dataset.padding, compute.maps)
-        self._draws = Ahead(group)
+        self._draws = Prefetcher(group)
         self.graphs = device.type == "cuda" and not switched_off("MDCG_GRAPHS", "off")
         self._graph: GraphedSteps | None = None  # of the current task
         self._plain_steps = 0  # of the current task
-        self._past: Past | None = None  # of the current task
+        self._past: PastTasks | None = None  # of the current task
         self._save_again = 0.0  # not before this time
         self.method: Method = stack([member.method for member in group.members], device, compute.dtype)
 
@@ -213,11 +213,11 @@ class Trainer:
         loss, logits, gradient = self._gradient(state, batch.part(0, batch.current))
         return loss, logits, parts(self.method.combine(flat(gradient), past), gradient)
 
-    def past(self, state: State) -> Past:
+    def past(self, state: State) -> PastTasks:
         """What gives the gradients of past tasks' memories; made by the first that asks for it in a task."""
         if self._past is None or not self._past.is_of(state):
             self._past = None  # before the next one takes as much memory
-            self._past = Past(state, self.group, self.compute)
+            self._past = PastTasks(state, self.group, self.compute)
         return self._past
 
     def _gradient(self, state: State, batch: Batch) -> tuple[Tensor, Tensor, list[Tensor]]:
@@ -250,15 +250,17 @@ class Trainer:
             teacher_logits=taught,
             teacher_current_logits=taught_current,
             past=past,
-            kept_logits=state.kept.at(batch.index[:, size:]) if replays and state.kept is not None else None,
+            stored_logits=state.stored_logits.at(batch.index[:, size:])
+            if replays and state.stored_logits is not None
+            else None,
         )
         return self.method.loss(step), current.detach()
 
     def begin_task(self, state: State) -> None:
         """With the logits of the images that came into memory after the last one."""
-        if self.method.keeps_logits and state.task > 0:
+        if self.method.stores_logits and state.task > 0:
             asked = partial(answers, state.model, self.images, pixels=self.pixels, compute=self.compute)
-            state.kept = keep(state.kept, state.memories, len(self.images), asked)
+            state.stored_logits = keep(state.stored_logits, state.memories, len(self.images), asked)
         states.begin_task(state, self.group)
         if state.task > 0 and self.probes and self.probes.needs_start:
             state.start = states.fixed(state.model)

@@ -20,7 +20,7 @@ from mdcg.tensors import below
 from mdcg.train.group import Group
 from mdcg.train.optimizer import SGD
 from mdcg.train.precision import Compute
-from mdcg.train.stored_logits import KeptLogits
+from mdcg.train.stored_logits import StoredLogits
 
 Row = dict[str, Any]
 
@@ -43,7 +43,7 @@ class State:
     measuring: dict[str, float] = field(default_factory=dict)  # seconds of each probe, of the whole group
     teacher: Model | None = None
     start: Model | None = None  # the model as it was when the task began, for probes that need it
-    kept: KeptLogits | None = None
+    stored_logits: StoredLogits | None = None
     task: int = 0
     epoch: int = 0
     step: int = 0
@@ -149,8 +149,8 @@ def dump(state: State) -> tuple[dict[str, Tensor], Row]:
     for name, model in (("teacher", state.teacher), ("start", state.start)):
         if model is not None:
             tensors |= {f"{name}.{key}": value for key, value in model.state_dict().items()}
-    if state.kept is not None:
-        tensors |= {"kept.index": state.kept.index, "kept.logits": state.kept.logits}
+    if state.stored_logits is not None:
+        tensors |= {"kept.index": state.stored_logits.index, "kept.logits": state.stored_logits.logits}
     held = _held(state.memories)
     tensors |= {name: torch.from_numpy(memory.indices()) for name, memory in held.items()}
     for k, rows in enumerate(state.measured):  # as bytes: they may be more than a header can hold
@@ -163,7 +163,7 @@ def dump(state: State) -> tuple[dict[str, Tensor], Row]:
         "forked": state.forked,
         "sizes": state.model.head.sizes,
         "has_teacher": state.teacher is not None,
-        "memories": {name: [(c, len(kept)) for c, kept in memory.kept.items()] for name, memory in held.items()},
+        "memories": {name: [(c, len(kept)) for c, kept in memory.by_class.items()] for name, memory in held.items()},
         "history": state.history,
         "has_start": state.start is not None,
         "measuring": state.measuring,
@@ -189,7 +189,7 @@ def select(tensors: dict[str, Tensor], values: Row, members: Sequence[int]) -> t
     return picked, {**values, "memories": held, "history": history}
 
 
-def revive(tensors: dict[str, Tensor], values: Row, group: Group, compute: Compute) -> State:
+def restore(tensors: dict[str, Tensor], values: Row, group: Group, compute: Compute) -> State:
     """The state that `dump` wrote, on any device."""
     state = fresh(group, compute)
     for size in values["sizes"]:
@@ -207,10 +207,10 @@ def revive(tensors: dict[str, Tensor], values: Row, group: Group, compute: Compu
     for name, memory in _held(state.memories).items():
         classes = values["memories"][name]
         parts = np.split(tensors[name].numpy(), np.cumsum([count for _, count in classes]))
-        memory.kept = {int(c): part for (c, _), part in zip(classes, parts, strict=False)}
+        memory.by_class = {int(c): part for (c, _), part in zip(classes, parts, strict=False)}
     if "kept.index" in tensors:
         logits = tensors["kept.logits"].to(compute.device)
-        state.kept = KeptLogits.of(tensors["kept.index"], logits, len(group.dataset.train))
+        state.stored_logits = StoredLogits.of(tensors["kept.index"], logits, len(group.dataset.train))
     state.correct = tensors["correct"].numpy().copy()
     state.loss_sum = tensors["loss_sum"].to(compute.device)
     state.hits = tensors["hits"].to(compute.device)

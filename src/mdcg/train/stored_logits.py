@@ -13,7 +13,7 @@ from mdcg.memory import Memory
 
 
 @dataclass(frozen=True)
-class KeptLogits:
+class StoredLogits:
     """A member with fewer images than the others repeats some, so that all have the same number of places."""
 
     index: Tensor  # (K, places) images, on the host
@@ -21,7 +21,7 @@ class KeptLogits:
     place: Tensor  # (K, all images) where each image in memory has its logits; the others' entries mean nothing
 
     @classmethod
-    def of(cls, index: Tensor, logits: Tensor, images: int) -> KeptLogits:
+    def of(cls, index: Tensor, logits: Tensor, images: int) -> StoredLogits:
         place = np.zeros((len(index), images), np.int64)
         for own, held in zip(place, index.numpy(), strict=True):
             own[held[::-1]] = np.arange(len(held))[::-1]  # of several places the first, whatever the company
@@ -34,8 +34,8 @@ class KeptLogits:
 
 
 def keep(
-    before: KeptLogits | None, memories: Sequence[Memory], images: int, answer: Callable[[Tensor], Tensor]
-) -> KeptLogits:
+    before: StoredLogits | None, memories: Sequence[Memory], images: int, answer: Callable[[Tensor], Tensor]
+) -> StoredLogits:
     """What was kept before of the images still in memory, and the model's answers to those that are new there."""
     places = max(len(memory) for memory in memories)
     index = torch.from_numpy(np.stack([np.resize(memory.indices(), places) for memory in memories]))
@@ -44,4 +44,4 @@ def keep(
         known = [np.isin(new, old) for new, old in zip(index, before.index, strict=True)]
         was_known = torch.from_numpy(np.stack(known)).to(logits.device)
         logits = torch.where(was_known[..., None], before.at(index.to(logits.device)), logits)
-    return KeptLogits.of(index, logits, images)
+    return StoredLogits.of(index, logits, images)

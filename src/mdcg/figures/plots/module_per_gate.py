@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mdcg.models.heads import CascadedGates
-from mdcg.models.members import Linear
+from mdcg.models.layers import Linear
 
 
 class ModulePerGate(nn.Module):

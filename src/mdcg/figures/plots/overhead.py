@@ -48,7 +48,7 @@ def overhead(spec: RunSpec, sizes: Sequence[int]) -> Overhead:
         pixels=math.prod(shape) * images,
         gate_weights=of_head.gate_weights,
         gate_biases=of_head.gate_biases,
-        logits=spec.memory * of_head.outputs if kind.keeps_logits else 0,
+        logits=spec.memory * of_head.outputs if kind.stores_logits else 0,
         projection=of_head.projection,
     )
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from mdcg.models.kernels import conv, norm, walk
 from mdcg.models.kernels.launch import launch
 from mdcg.models.kernels.tiles import Tile, forward_tile, gradient_tile, weight_tile
-from mdcg.models.members import BatchNorm2d, Conv2d
+from mdcg.models.layers import BatchNorm2d, Conv2d
 
 PARTS, COLUMNS = 128, 16  # tile of the kernels that add up partial sums
 ELEMENTS = 4096  # tile of the kernels that make one pass over a map

@@ -23,7 +23,7 @@ from mdcg.train.state import State
 AT_ONCE = 1024  # images of a member in one pass: with more a GPU is no faster, and its memory fills up
 
 
-class Past:
+class PastTasks:
     """The memories of all tasks before a state's current one, in as few passes as may be.
 
     Made before the task's first step, and so before any graph; it holds nothing that does not follow from the state.
