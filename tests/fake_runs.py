@@ -24,7 +24,7 @@ def spec(method: str = "md-cg", memory: int = 500, seed: int = 0, head: str | No
     about |= {key: others.pop(key) for key in list(others) if key in RunSpec.model_fields}
     of_head = {key: others.pop(key, default) for key, (default, _) in HEADS[chosen].settings.items()}
     hyper = kind(**{**kind.tuned(str(about["scenario"]), memory), **others}).model_dump()
-    training = {"epochs": 20, "batch_size": 32, "rate": 0.01, "momentum": 0.8, "precision": "auto", "hold_out": 0.0}
+    training = {"epochs": 20, "batch_size": 32, "lr": 0.01, "momentum": 0.8, "precision": "auto", "hold_out": 0.0}
     return RunSpec(
         fingerprint="none",
         method=method,

@@ -239,9 +239,9 @@ BAD = [
     ("run --scenario digits-5 --method naive --seeds -1", "not a list of seeds"),
     ("run --scenario digits-5 --method naive --epochs 0", "'epochs' is wrong"),
     ("run --scenario digits-5 --method naive --batch-size 1", "'batch_size' is wrong"),
-    ("run --scenario digits-5 --method naive --rate 0", "'rate' is wrong"),
-    ("run --scenario digits-5 --method naive --rate nan", "'rate' is wrong"),
-    ("run --scenario digits-5 --method naive --rate inf", "'rate' is wrong"),
+    ("run --scenario digits-5 --method naive --lr 0", "'lr' is wrong"),
+    ("run --scenario digits-5 --method naive --lr nan", "'lr' is wrong"),
+    ("run --scenario digits-5 --method naive --lr inf", "'lr' is wrong"),
     ("run --scenario digits-5 --method naive --momentum 1", "'momentum' is wrong"),
     ("run --scenario digits-5 --method naive --hold-out 1", "'hold_out' is wrong"),
     ("run --scenario digits-5 --method naive --image-size 9", "image size of digits is fixed"),
@@ -300,7 +300,7 @@ def test_mistakes_in_options(cli: Cli, words: list[str]) -> None:
         ("scenario: digits-5\nmethod: naive\nset: 3\n", "line 3: 'set' must be"),
         ("", "must be a list of"),
         ("5: 3\n", "must be a list of"),
-        ("scenario: digits-5\nlr: 0.1\n", "the learning rate is called 'rate'"),
+        ("scenario: digits-5\nlearning_rate: 0.1\n", "the learning rate is called 'lr'"),
         ("scenario: digits-5\nlam: 0.1\n", "put it under set"),
         ("scenario: digits-5\nmethod: md\nmemory: yes\n", "'memory' is wrong"),
         ("scenario: digits-5\nset: {lam: 2024-13-01}\n", "is not valid YAML"),
@@ -411,7 +411,7 @@ def test_out_that_cannot_be_written(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_run_that_diverges(cli: Cli, runs: Path) -> None:
-    answer = cli("run", *QUICK, "--method", "naive", "--rate", "1e30", "--out", runs)
+    answer = cli("run", *QUICK, "--method", "naive", "--lr", "1e30", "--out", runs)
     assert "the loss of seed 0 is not finite" in answer.sentence()
     assert not list((runs / ".groups").iterdir())
 

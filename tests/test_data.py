@@ -719,7 +719,7 @@ def test_only_numbers_that_can_normalise(padding: int, mean: list[float], std: l
 
 
 def test_protocols_that_train_nothing() -> None:
-    for change in ({"epochs": 0}, {"batch_size": 1}, {"rate": float("nan")}, {"rate": 0.0}, {"momentum": 1.0}):
+    for change in ({"epochs": 0}, {"batch_size": 1}, {"lr": float("nan")}, {"lr": 0.0}, {"momentum": 1.0}):
         with pytest.raises(MdcgError, match="nothing can be trained by"):
             dataclasses.replace(Protocol("resnet20", 20, 32), **change)
 

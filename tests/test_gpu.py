@@ -35,14 +35,14 @@ def images(members: int) -> Group:
     """MD-CG with a ResNet-20 on images of CIFAR's shape."""
     dataset = toy_dataset([320] * 4, side=32, channels=3)
     who = [(seed, 40 + 20 * (seed % 3), {"lam": 0.25 + seed % 2}) for seed in range(members)]
-    return toy_group(dataset, "md-cg", who, tasks=2, backbone="resnet20", batch_size=32, epochs=1, rate=0.01)
+    return toy_group(dataset, "md-cg", who, tasks=2, backbone="resnet20", batch_size=32, epochs=1, lr=0.01)
 
 
 def gem(members: int, memory: int = 42) -> Group:
     """GEM with a ResNet-20 on such images; in the last of four tasks two past ones have 11 images and one has 10."""
     who: list[tuple[int, int, dict[str, float]]] = [(seed, memory, {"strength": 0.5 * seed}) for seed in range(members)]
     dataset = toy_dataset([320] * 8, side=32, channels=3)
-    return toy_group(dataset, "gem", who, tasks=4, backbone="resnet20", batch_size=32, epochs=1, rate=0.01)
+    return toy_group(dataset, "gem", who, tasks=4, backbone="resnet20", batch_size=32, epochs=1, lr=0.01)
 
 
 def steps(precision: str, count: int, lead: bool) -> tuple[list[float], list[float]]:
@@ -180,7 +180,7 @@ def test_graphs_give_the_bits_of_plain_steps_with_two_passes(method: str) -> Non
     """Memory images in forward passes of their own, of other sizes than the current ones', as published."""
     who = [(seed, 40 + 20 * seed, published_settings(method)) for seed in range(3)]
     dataset = toy_dataset([320] * 4, side=32, channels=3)
-    words: dict[str, Any] = {"tasks": 2, "backbone": "resnet20", "batch_size": 32, "epochs": 2, "rate": 0.01}
+    words: dict[str, Any] = {"tasks": 2, "backbone": "resnet20", "batch_size": 32, "epochs": 2, "lr": 0.01}
     group, machine = toy_group(dataset, method, who, passes="separate", **words), compute("cuda", "bf16")
     graphs_change_nothing(group, machine)
 
@@ -254,7 +254,7 @@ def test_a_watched_run_is_the_same_to_the_bit(method: str, precision: str) -> No
         backbone="resnet20",
         batch_size=32,
         epochs=2,
-        rate=0.01,
+        lr=0.01,
     )
     probes = probes_for(group)
     alone, _ = states.dump(Trainer(group, machine).train(states.fresh(group, machine)))

@@ -102,7 +102,7 @@ def test_grouped_kernels_agree_to_rounding(
 ) -> None:
     """All members in one kernel, as on a GPU. Rounding grows with every step: in float32 a short run must do."""
     members, dataset = three_members(method), toy_dataset(COUNTS)
-    brief: dict[str, Any] = {"epochs": 1, "rate": 0.005 if precision == "fp32" else 0.05}
+    brief: dict[str, Any] = {"epochs": 1, "lr": 0.005 if precision == "fp32" else 0.05}
     alone = [trained(toy_group(dataset, method, [member], **brief), precision) for member in members]
     monkeypatch.setattr(Model, "logits", Model.forward)
     monkeypatch.setattr("mdcg.train.past_tasks.together", lambda model, compute: True)  # past tasks too

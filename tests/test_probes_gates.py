@@ -164,7 +164,7 @@ def test_gates_that_decide_everything() -> None:
 
 @pytest.mark.parametrize("method", ["md-cg", "gdumb"])  # gdumb begins every task with new weights
 def test_weights_that_are_not_trained_have_not_moved(method: str) -> None:
-    group = toy_group(toy_dataset(COUNTS), method, MEMBERS, epochs=1, head="cascaded-gates", rate=0.0)
+    group = toy_group(toy_dataset(COUNTS), method, MEMBERS, epochs=1, head="cascaded-gates", lr=0.0)
     for rows in trained(group, {"gates": PROBES["gates"]()}).measured:
         assert len(rows) == 2
         for row in rows:

@@ -55,7 +55,7 @@ def made_run(
     kind = METHODS[method] if method in METHODS.names() else METHODS["naive"]
     usual: dict[str, Any] = {
         "scenario": "c10-5", "fingerprint": "f", "image_size": None, "method": method, "memory": 500, "head": kind.head,
-        "backbone": "resnet20", "epochs": 20, "batch_size": 32, "rate": 0.01, "momentum": 0.8, "precision": "auto",
+        "backbone": "resnet20", "epochs": 20, "batch_size": 32, "lr": 0.01, "momentum": 0.8, "precision": "auto",
         "hold_out": 0.0, "evaluate_every": 0, "seed": 0,
     }  # fmt: skip
     usual |= asked
@@ -108,7 +108,7 @@ def test_runs_of_other_seeds_are_one_setting() -> None:
 def test_runs_that_differ_in_anything_else_never_mix(field: str) -> None:
     other: dict[str, Any] = {
         "scenario": "c10-2", "method": "md", "head": "single-gate", "precision": "bf16", "backbone": "resnet32",
-        "augmentation": "published", "fingerprint": "g", "hold_out": 0.1, "format": 7, "image_size": 64, "rate": 0.1,
+        "augmentation": "published", "fingerprint": "g", "hold_out": 0.1, "format": 7, "image_size": 64, "lr": 0.1,
         "momentum": 0.5, "passes": "separate", "code": "method:1",
     }  # fmt: skip
     one, two = made_run(), made_run(seed=1, **{field: other.get(field, 333)})
@@ -220,7 +220,7 @@ def test_only_runs_of_the_papers_protocol_are_compared_with_it() -> None:
     assert cell(method="naive", memory=0) == paper.cell("c10-5", "naive", 0)
     assert cell(method="er-ace", head="cascaded-gates") == paper.cell("c10-5", "er-ace", 500, "cascaded-gates")
     for departure in (
-        {"hold_out": 0.1}, {"epochs": 1}, {"backbone": "resnet32"}, {"batch_size": 64}, {"rate": 0.1},
+        {"hold_out": 0.1}, {"epochs": 1}, {"backbone": "resnet32"}, {"batch_size": 64}, {"lr": 0.1},
         {"momentum": 0.9}, {"memory": 123}, {"head": "incremental"}, {"scenario": "digits-5"}, {"method": "foreign"},
         {"hyperparameters": {"lam": 1000.0}}, {"head": "cascaded-gates-with-own"}, {"head": "scalar-gates"},
     ):  # fmt: skip

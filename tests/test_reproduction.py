@@ -69,7 +69,7 @@ def test_what_matters_for_a_preset() -> None:
         assert preset_of(usual.model_copy(update=free)) == "paper"
         assert preset_of(published.model_copy(update=free)) == "published"
     for departure in (
-        {"hold_out": 0.1}, {"epochs": 1}, {"backbone": "resnet32"}, {"batch_size": 64}, {"rate": 0.1},
+        {"hold_out": 0.1}, {"epochs": 1}, {"backbone": "resnet32"}, {"batch_size": 64}, {"lr": 0.1},
         {"momentum": 0.9}, {"scenario": "digits-5"}, {"method": "gone"}, {"head": "gone"},
         {"augmentation": "published"}, {"passes": "separate"}, {"head_settings": {"gamma": 2.0, "beta": 10.0}},
         {"hyperparameters": {**usual.hyperparameters, "lam": 9.0}},

@@ -61,7 +61,9 @@ def test_a_result_of_format_1() -> None:
     for name in ("sizes", "order", "class_names", "correct", "total", "history", "seconds", "members"):
         assert getattr(record, name) == old[name], name
     assert {str(key): value for key, value in record.memory.items()} == old["memory"]
-    assert record.spec.model_dump() == {**old["spec"], "passes": "joint", "code": ""}
+    spec = {"lr" if key == "rate" else key: value for key, value in old["spec"].items()}
+    assert record.spec.model_dump() == {**spec, "passes": "joint", "code": ""}
+    assert record.spec.name == FORMAT_1.name  # a setting that is called otherwise now is part of it as before
     assert record.as_json()["R"] == old["R"]
     said, was = record.environment, old["environment"]
     assert said.versions.model_dump() == {name: was[name] for name in ("mdcg", "torch", "numpy", "python")}

@@ -81,6 +81,11 @@ def test_every_combination(recipe: Path) -> None:
     ]  # fmt: skip
     recipe.write_text("scenario: digits-2\nmemory: 20,40\nmethod: replay\n")
     assert [one[1] for one in keys(recipe)] == [[20], [40]]
+    # Older recipes have `rate` for the learning rate.
+    recipe.write_text("scenario: digits-2\nmethod: naive\nrate: 0.2\naxes:\n  momentum: [0.1]\n")
+    assert [one.recipe.lr for one in expand(read_document(recipe))] == [0.2]
+    recipe.write_text("scenario: digits-2\nmethod: naive\naxes:\n  rate: [0.1]\n  w:\n    a: {epochs: 1}\n")
+    assert [one.recipe.lr for one in expand(read_document(recipe))] == [0.1]
     # Lists beside the axes are axes too.
     recipe.write_text("scenario: digits-2\nmethods: [replay, md]\nmemory: [20, 30]\nset: {}\n")
     assert [(one[0], one[1]) for one in keys(recipe)] == [(m, [s]) for m in ("replay", "md") for s in (20, 30)]
@@ -492,11 +497,11 @@ def test_a_plan_changes_nothing_on_disk(recipe: Path, tmp_path: Path, cli: Cli) 
 
 def test_rows_say_what_their_numbers_are(tmp_path: Path, recipe: Path, cli: Cli) -> None:
     recipe.write_text(
-        "scenario: digits-2\nepochs: 1\nmethod: md\naxes:\n  memory: [30, 40]\n  rate: [0.1]\n  set.lam: [0.5, 1]\n"
+        "scenario: digits-2\nepochs: 1\nmethod: md\naxes:\n  memory: [30, 40]\n  lr: [0.1]\n  set.lam: [0.5, 1]\n"
     )
     answer = cli("sweep", recipe, "--out", tmp_path / "runs")
-    assert "rate 0.1, lam 0.5" in answer.out
-    assert "rate 0.1, lam 1" in answer.out
+    assert "lr 0.1, lam 0.5" in answer.out
+    assert "lr 0.1, lam 1" in answer.out
     assert "in percent, one seed" in answer.out
 
 

@@ -236,7 +236,7 @@ def test_history_has_a_row_per_epoch() -> None:
 
 
 def test_a_loss_that_is_not_finite_is_said() -> None:
-    group = toy_group(toy_dataset([20] * 4), "naive", [(4, 0, {})], tasks=2, rate=1e30)
+    group = toy_group(toy_dataset([20] * 4), "naive", [(4, 0, {})], tasks=2, lr=1e30)
     state = Trainer(group, compute("cpu", "fp32")).train(states.fresh(group, compute("cpu", "fp32")))
     (told,) = state.failures(group).values()
     assert re.match(r"the loss of seed 4 is not finite in task 1, epoch \d; lower the learning rate", told)

@@ -122,7 +122,7 @@ class Asked(TypedDict, total=False):
     backbone: str | None
     epochs: int | None
     batch_size: int | None
-    rate: float | None
+    lr: float | None
     momentum: float | None
     precision: str | None
     hold_out: float | None

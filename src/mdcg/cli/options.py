@@ -30,7 +30,7 @@ SHARED = {
     ),
     "epochs": option(int | None, help="Epochs per task."),
     "batch_size": option(int | None, help="Images per batch."),
-    "rate": option(float | None, help="Learning rate."),
+    "lr": option(float | None, "--lr", "--rate", help="Learning rate."),
     "momentum": option(float | None, help="Momentum of SGD."),
     "backbone": option(str | None, help="Backbone, in place of the protocol's."),
     "head": option(str | None, help="Head, in place of the method's own."),

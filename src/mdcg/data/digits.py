@@ -32,6 +32,6 @@ DIGITS = Digits(
     tasks=(5,),
     shape=(1, 8, 8),
     preprocessing=Preprocessing(padding=1, flip=False),
-    protocol=Protocol("smallconv", epochs=10, batch_size=32, rate=0.05),  # not in the paper: small and quick
+    protocol=Protocol("smallconv", epochs=10, batch_size=32, lr=0.05),  # not in the paper: small and quick
     memories=(50, 100, 200),
 )

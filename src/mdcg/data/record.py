@@ -57,13 +57,13 @@ class Protocol:
     backbone: str
     epochs: int
     batch_size: int
-    rate: float = 0.01
+    lr: float = 0.01  # learning rate
     momentum: float = 0.8
 
     def __post_init__(self) -> None:
-        if self.epochs < 1 or self.batch_size < 2 or not 0 < self.rate < math.inf or not 0 <= self.momentum < 1:
+        if self.epochs < 1 or self.batch_size < 2 or not 0 < self.lr < math.inf or not 0 <= self.momentum < 1:
             raise MdcgError(
-                f"nothing can be trained by {self}; it takes an epoch, batches of two images, a rate above 0 and a "
+                f"nothing can be trained by {self}; it takes an epoch, batches of two images, an lr above 0 and a "
                 "momentum of at least 0 and below 1."
             )
 

@@ -28,7 +28,7 @@ def of_runs(runs: Sequence[FinishedRun]) -> str:
         f"memory {_listed(spec.memory for spec in specs if spec.memory)}" if any(spec.memory for spec in specs) else "",
         f"{'seed' if len(seeds) == 1 else 'seeds'} {spell_seeds(seeds)} ({each} per setting)",
         f"{_listed(spec.backbone for spec in specs)}, {long} per task, batches of {batch}, "
-        f"learning rate {_listed(spec.rate for spec in specs)}, momentum {_listed(spec.momentum for spec in specs)}",
+        f"learning rate {_listed(spec.lr for spec in specs)}, momentum {_listed(spec.momentum for spec in specs)}",
         "memory images in passes of their own" if any(spec.passes == "separate" for spec in specs) else "",
         machines,
     ]

@@ -11,6 +11,7 @@ import yaml
 
 from mdcg.errors import MdcgError
 
+OLDER_NAMES = {"rate": "lr"}  # of keys, which recipes may still have
 Place = tuple[str | int, ...]  # keys and list indices, from the top
 
 
@@ -33,9 +34,19 @@ class Document:
         return self.lines.get(place, 1)
 
 
+def key_name(key: str) -> str:
+    """A key of recipes as it is called now.
+
+    >>> key_name("batch-size"), key_name("rate")
+    ('batch_size', 'lr')
+    """
+    plain = key.replace("-", "_")
+    return OLDER_NAMES.get(plain, plain)
+
+
 def written(keys: Mapping[str, Any]) -> Document:
     """A document of keys given in Python or on the command line; those that are None count as left out."""
-    return Document({key.replace("-", "_"): value for key, value in keys.items() if value is not None})
+    return Document({key_name(key): value for key, value in keys.items() if value is not None})
 
 
 def read_document(path: Path) -> Document:
@@ -80,7 +91,7 @@ def _plain(document: Document, loader: yaml.SafeLoader, node: yaml.Node, place: 
     for key, value in node.value:
         if not isinstance(key, yaml.ScalarNode):
             raise ValueError(f"a key that is no word, in line {key.start_mark.line + 1}")
-        name = key.value if place else key.value.replace("-", "_")
+        name = key.value if place else key_name(key.value)
         here, line = (*place, name), key.start_mark.line + 1
         if here in document.lines:
             first, document.lines[here] = document.lines[here], line

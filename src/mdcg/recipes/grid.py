@@ -22,7 +22,7 @@ from typing import Any
 from mdcg.data import Dataset
 from mdcg.errors import MdcgError, unknown
 from mdcg.methods import METHODS
-from mdcg.recipes.document import Document, Place, written
+from mdcg.recipes.document import Document, Place, key_name, written
 from mdcg.recipes.parsing import read_value
 from mdcg.recipes.recipe import Recipe, make_recipe
 from mdcg.runs.spec import RunSpec
@@ -288,7 +288,7 @@ def _axes(document: Document) -> dict[str, Any]:
 def _values(document: Document, name: str, values: Any, base: Place | None = None) -> Iterator[Value]:
     """Of one axis, named by its key or, where its values set several keys, by any other word."""
     place: Place = base or ("axes", name)
-    key = name.replace("-", "_")
+    key = key_name(name)
     if key in NOT_AXES:
         hint = "one axis for each, as set.lam: [0.1, 1]" if key == "set" else f"write '{name}' beside 'axes'"
         raise document.error(place, f"'{name}' cannot be an axis; {hint}.")
@@ -313,7 +313,7 @@ def _values(document: Document, name: str, values: Any, base: Place | None = Non
 
 
 def _variants(document: Document, name: str, values: Mapping[Any, Any]) -> Iterator[Value]:
-    if name.replace("-", "_") in Recipe.model_fields:
+    if key_name(name) in Recipe.model_fields:
         raise document.error(
             ("axes", name),
             f"axis '{name}' must be a list of values; an axis that sets several keys needs another name.",
@@ -325,7 +325,7 @@ def _variants(document: Document, name: str, values: Mapping[Any, Any]) -> Itera
         flat: dict[str, Any] = {}
         places: dict[str, Place] = {}
         for key, value in sets.items():
-            plain = str(key).replace("-", "_")
+            plain = key_name(str(key))
             if plain == "set" and isinstance(value, dict | None):
                 flat |= {f"set.{setting}": one for setting, one in (value or {}).items()}
                 places |= {f"set.{setting}": (*here, key, setting) for setting in value or {}}

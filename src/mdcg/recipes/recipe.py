@@ -14,7 +14,7 @@ from mdcg.methods.base import Passes, Preset
 from mdcg.models import HEADS
 from mdcg.models.backbones import backbone_names
 from mdcg.recipes import presets
-from mdcg.recipes.document import Document, written
+from mdcg.recipes.document import Document, key_name, written
 from mdcg.recipes.parsing import number, parse_seeds, read_value
 from mdcg.runs.fingerprint import fingerprint
 from mdcg.runs.spec import RunSpec
@@ -46,7 +46,7 @@ class Recipe(BaseModel):
     backbone: str | None = None
     epochs: int | None = Field(None, ge=1, le=100_000, strict=True)
     batch_size: int | None = Field(None, ge=2, le=100_000, strict=True)
-    rate: float | None = Field(None, gt=0)
+    lr: float | None = Field(None, gt=0)  # learning rate
     momentum: float | None = Field(None, ge=0, lt=1)
     precision: str = "auto"
     hold_out: float = Field(0.0, ge=0, lt=1)
@@ -232,7 +232,7 @@ class Recipe(BaseModel):
             backbone=backbone,
             epochs=self.epochs or preset.epochs,
             batch_size=self.batch_size or usual.batch_size,
-            rate=self.rate or usual.rate,
+            lr=self.lr or usual.lr,
             momentum=usual.momentum if self.momentum is None else self.momentum,
             precision=self.precision,
             hold_out=self.hold_out,
@@ -250,7 +250,7 @@ class Recipe(BaseModel):
 
 def make_recipe(**keys: Any) -> Recipe:
     """A checked recipe; keys that are None count as left out."""
-    keys = {key.replace("-", "_"): value for key, value in keys.items()}
+    keys = {key_name(key): value for key, value in keys.items()}
     for key in keys:
         if key not in Recipe.model_fields:
             raise _unknown_key(key)
@@ -263,8 +263,8 @@ def make_recipe(**keys: Any) -> Recipe:
 
 
 def _unknown_key(key: str) -> MdcgError:
-    if key in ("lr", "learning_rate"):
-        return MdcgError(f"unknown setting '{key}'; the learning rate is called 'rate'.", about=key)
+    if key == "learning_rate":
+        return MdcgError(f"unknown setting '{key}'; the learning rate is called 'lr'.", about=key)
     settings = {name: default for head in HEADS.names() for name, (default, _) in HEADS[head].settings.items()}
     for method in METHODS.names():
         settings |= {name: field.default for name, field in METHODS[method].model_fields.items()}

@@ -26,7 +26,7 @@ COLOURS = {"best": r"\cellcolor{blue!15}", "second": r"\cellcolor{purple!15}"}
 PREAMBLE = "% needs \\usepackage{booktabs} and \\usepackage[table]{xcolor}\n"
 MEASURED = ("ACC", "BWT", "BWT_final", "forgetting", "seconds")
 SPEC = (
-    "image_size", "backbone", "epochs", "batch_size", "rate", "momentum", "precision", "evaluate_every", "augmentation",
+    "image_size", "backbone", "epochs", "batch_size", "lr", "momentum", "precision", "evaluate_every", "augmentation",
     "passes", "code", "fingerprint",
 )  # fmt: skip
 

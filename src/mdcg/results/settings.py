@@ -214,7 +214,7 @@ def _facts(run: FinishedRun) -> dict[str, str]:
 def _shared(usual: dict[str, str], exceptions: bool) -> str:
     text = (
         f"{usual['backbone']}, {usual['epochs']} epochs per task, batches of {usual['batch_size']}, "
-        f"learning rate {usual['rate']}, momentum {usual['momentum']}"
+        f"learning rate {usual['lr']}, momentum {usual['momentum']}"
     )
     if usual["passes"] != "joint":
         text += ", memory images in passes of their own"

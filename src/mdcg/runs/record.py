@@ -15,7 +15,7 @@ from mdcg.metrics import Matrix
 from mdcg.runs.environment import Environment
 from mdcg.runs.spec import RunSpec
 
-FORMAT = 2  # of result.json and of an archive's lines; a run's identity has its own, in spec.py
+FORMAT = 3  # of result.json and of an archive's lines; a run's identity has its own, in spec.py
 MOST = 10**9  # images of a class or task, more than any run can have evaluated
 
 
@@ -118,8 +118,14 @@ def _structured_environment(content: dict[str, Any]) -> dict[str, Any]:
     return {**content, "format": 2, "environment": {"versions": versions, "hardware": hardware, **kept}}
 
 
+def _lr(content: dict[str, Any]) -> dict[str, Any]:
+    """Format 2 called the learning rate `rate`."""
+    spec = {"lr" if key == "rate" else key: value for key, value in content["spec"].items()}
+    return {**content, "format": 3, "spec": spec}
+
+
 # What turns a format's content into the next one's.
-UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _structured_environment}
+UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _structured_environment, 2: _lr}
 
 
 def _or_none(value: float) -> float | None:

@@ -14,6 +14,7 @@ from mdcg.methods.base import Passes, Preset, Value, shared_settings
 from mdcg.scenario import parse
 from mdcg.train.group import Member, Training
 
+OLDER = {"lr": "rate"}  # settings by the names that are part of a run's identity
 ADDED = {"passes": "joint", "code": ""}  # settings that came later, as `Method.added`
 
 
@@ -34,7 +35,7 @@ class RunSpec(BaseModel):
     backbone: str
     epochs: int
     batch_size: int
-    rate: float
+    lr: float
     momentum: float
     precision: str
     hold_out: float
@@ -55,7 +56,9 @@ class RunSpec(BaseModel):
 
     def digest(self) -> str:
         """Settings that came later count only where they are not as before: older results keep their names."""
-        content = {key: value for key, value in self.model_dump().items() if (key, value) not in ADDED.items()}
+        content = {
+            OLDER.get(key, key): value for key, value in self.model_dump().items() if (key, value) not in ADDED.items()
+        }
         own, kind = self.hyperparameters, _kind(self.method)
         if kind is not None:
             own = {key: value for key, value in own.items() if (key, value) not in kind.added.items()}
@@ -83,7 +86,7 @@ class RunSpec(BaseModel):
             head=self.head,
             epochs=self.epochs,
             batch_size=self.batch_size,
-            rate=self.rate,
+            lr=self.lr,
             momentum=self.momentum,
             hold_out=self.hold_out,
             evaluate_every=self.evaluate_every,

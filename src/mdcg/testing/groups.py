@@ -64,7 +64,7 @@ def toy_group(
     kind = METHODS[method] if isinstance(method, str) else method
     chosen = head or kind.head
     settings = {name: default for name, (default, _) in HEADS[chosen].settings.items()}
-    usual: dict[str, Any] = {"backbone": "smallconv", "epochs": 2, "batch_size": 16, "rate": 0.05, "momentum": 0.8}
+    usual: dict[str, Any] = {"backbone": "smallconv", "epochs": 2, "batch_size": 16, "lr": 0.05, "momentum": 0.8}
     return Group(
         Training(tasks=tasks, head=chosen, **{**usual, **training}),
         tuple(Member(seed, memory, kind(**hyper), settings) for seed, memory, hyper in members),

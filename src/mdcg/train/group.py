@@ -38,7 +38,7 @@ class Training:
     head: str
     epochs: int
     batch_size: int
-    rate: float
+    lr: float  # learning rate
     momentum: float
     hold_out: float = 0.0  # fraction of the training images that is evaluated on in place of the test images
     evaluate_every: int = 0  # epochs between evaluations within a task; 0: only at its end

@@ -15,8 +15,8 @@ class SGD:
     what is new starts at zero.
     """
 
-    def __init__(self, rate: float, momentum: float) -> None:
-        self.rate, self.momentum = rate, momentum
+    def __init__(self, lr: float, momentum: float) -> None:
+        self.lr, self.momentum = lr, momentum
         self.velocity: dict[str, Tensor] = {}
         self.parameters: list[Tensor] = []
 
@@ -40,9 +40,9 @@ class SGD:
         if active is None:
             torch._foreach_mul_(velocities, self.momentum)
             torch._foreach_add_(velocities, list(gradients))
-            torch._foreach_add_(self.parameters, velocities, alpha=-self.rate)
+            torch._foreach_add_(self.parameters, velocities, alpha=-self.lr)
             return
         for parameter, velocity, gradient in zip(self.parameters, velocities, gradients, strict=True):
             moving = active.view(-1, *[1] * (parameter.ndim - 1))
             velocity.copy_(torch.where(moving, self.momentum * velocity + gradient, velocity))
-            parameter.copy_(torch.where(moving, torch.add(parameter, velocity, alpha=-self.rate), parameter))
+            parameter.copy_(torch.where(moving, torch.add(parameter, velocity, alpha=-self.lr), parameter))

@@ -74,7 +74,7 @@ def fresh(group: Group, compute: Compute) -> State:
     training, members = group.training, group.members
     return State(
         model=_new_model(group).to(compute.device, compute.dtype),
-        optimizer=SGD(training.rate, training.momentum),
+        optimizer=SGD(training.lr, training.momentum),
         memories=empty_memories(group),
         correct=np.zeros((len(members), training.tasks, group.dataset.classes), np.int64),
         loss_sum=torch.zeros(len(members), device=compute.device, dtype=compute.dtype),
