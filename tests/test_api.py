@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import mdcg
 from mdcg.data import load
@@ -34,23 +33,19 @@ def test_result(result: mdcg.Result) -> None:
 def test_learner_predicts_what_the_run_measured(result: mdcg.Result) -> None:
     digits = load("digits")
     for record, learner in zip(result.records, result.learners, strict=True):
-        predicted = learner.predict(digits.test.images)
+        predicted = learner.predict(digits.test.images).astype(int)
         for task, size in enumerate(record.sizes):
             start = sum(record.sizes[:task])
             own = np.isin(digits.test.labels, record.order[start : start + size])
             accuracy = 100 * (predicted[own] == digits.test.labels[own]).mean()
             assert accuracy == pytest.approx(record.R[-1, task])
     learner = result.learner
-    assert learner.score(digits.test.images, digits.test.labels) == (predicted_share(learner, digits))
+    right = learner.predict(digits.test.images).astype(int) == digits.test.labels
+    assert learner.score(digits.test.images, digits.test.labels.astype(str)) == right.mean()
     probabilities = learner.predict_proba(digits.test.images[:7].numpy()[..., 0])
     assert probabilities.shape == (7, 10)
     np.testing.assert_allclose(probabilities.sum(1), 1)
     assert learner.predict(digits.test.images[:0]).shape == (0,)
-
-
-def predicted_share(learner: mdcg.Learner, digits: object) -> float:
-    test = digits.test  # type: ignore[attr-defined]
-    return float((learner.predict(test.images) == test.labels).mean())
 
 
 def test_learner_outlives_its_dataset(result: mdcg.Result, tmp_path: Path) -> None:
@@ -59,18 +54,19 @@ def test_learner_outlives_its_dataset(result: mdcg.Result, tmp_path: Path) -> No
     path = tmp_path / "kept.safetensors"
     learner.save(path)
     again = mdcg.Learner.load(path)
-    assert again.classes == learner.classes
+    assert again.classes_.tolist() == learner.classes_.tolist()
     assert (again.predict(digits.test.images) == learner.predict(digits.test.images)).all()
-    assert again.memory is not None
-    assert len(again.memory.images) == 40
-    for image, position in zip(again.memory.images, again.memory.positions, strict=True):
+    assert again.saved_.kept is not None
+    memory = again.saved_.kept.memory
+    assert len(memory.images) == 40
+    for image, position in zip(memory.images, memory.positions, strict=True):
         same = (digits.train.images == image).flatten(1).all(1).numpy()
-        assert digits.train.labels[same][0] == again.order[int(position)]
+        assert str(digits.train.labels[same][0]) == again.classes_[int(position)]
 
 
 def test_learner_refuses_what_it_cannot_use(result: mdcg.Result, tmp_path: Path) -> None:
     for images in (np.zeros((2, 9, 9, 1), np.uint8), np.zeros((2, 8, 8, 1), np.float32), np.zeros((8, 8), np.uint8)):
-        with pytest.raises(mdcg.MdcgError, match=r"images must be uint8 of shape \(n, 8, 8, 1\)"):
+        with pytest.raises(mdcg.MdcgError, match=r"images must .*shape \(n, 8, 8, 1\)"):
             result.learner.predict(images)
     path = tmp_path / "model.safetensors"
     with pytest.raises(mdcg.MdcgError, match="cannot read"):
@@ -86,21 +82,6 @@ def test_learner_refuses_what_it_cannot_use(result: mdcg.Result, tmp_path: Path)
     path.write_bytes(b"")
     with pytest.raises(mdcg.MdcgError, match="not a model saved by mdcg"):
         mdcg.Learner.load(path)
-
-
-def test_learner_reads_files(result: mdcg.Result, tmp_path: Path) -> None:
-    digits = load("digits")
-    paths = []
-    for number in range(3):
-        pixels = digits.test.images[number, ..., 0].numpy()
-        paths.append(tmp_path / f"{number}.png")
-        Image.fromarray(pixels).save(paths[-1])
-    images = result.learner.read(paths)
-    assert (images == digits.test.images[:3]).all()
-    Image.fromarray(pixels).resize((50, 30)).convert("CMYK").save(tmp_path / "large.jpg")
-    assert result.learner.read([tmp_path / "large.jpg"]).shape == (1, 8, 8, 1)
-    with pytest.raises(mdcg.MdcgError, match="No such file"):
-        result.learner.read([tmp_path / "missing.png"])
 
 
 def test_a_model_that_is_gone(tmp_path: Path) -> None:

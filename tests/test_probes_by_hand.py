@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from mdcg.learner import Learner
 from mdcg.probes import PROBES, Measured, Probe, ProbeSet, Snapshot
 from mdcg.probes import margin as margin_probe
+from mdcg.saved import SavedModel
 from mdcg.train import state as states
 from mdcg.train.group import Group
 from mdcg.train.loop import Trainer
@@ -28,7 +28,7 @@ Row = dict[str, Any]
 class Moment:
     """One member at one moment, evaluated apart from the others."""
 
-    learner: Learner
+    learner: SavedModel
     held: dict[int, list[int]]  # training images in memory, by class position
     position: dict[int, int]  # of each label
     old: int  # classes of past tasks
@@ -58,7 +58,7 @@ class Spy(Probe):
         self.seen.append(
             [
                 Moment(
-                    learner=Learner.of(snapshot.group, state, k),
+                    learner=SavedModel.of(snapshot.group, state, k),
                     held={c: list(map(int, own)) for c, own in memory.by_class.items()},
                     position={label: c for c, label in enumerate(snapshot.group.views[k].scenario.order)},
                     old=sum(snapshot.group.sizes[: snapshot.task]),

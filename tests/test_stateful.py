@@ -187,7 +187,7 @@ def test_runs_that_share_a_group_part_with_what_they_kept(tmp_path: Path, monkey
 
 def test_a_fixed_head_is_saved_whole(tmp_path: Path) -> None:
     result = mdcg.run(scenario="digits-2", method="der", memory=40, epochs=2, out=tmp_path / "runs")
-    images, labels = result.dataset.test.images, result.dataset.test.labels
+    images, labels = result.dataset.test.images, np.array(result.dataset.class_names)[result.dataset.test.labels]
     assert round(100 * result.learner.score(images, labels)) == round(float(result.ACC[0]))
     result.learner.save(tmp_path / "model.safetensors")
     again = mdcg.Learner.load(tmp_path / "model.safetensors")

@@ -14,9 +14,9 @@ import pytest
 
 import mdcg
 from mdcg import extras
-from mdcg.learner import Learner
 from mdcg.runs.record import Record
 from mdcg.runs.store import Measurements, Store, read_record
+from mdcg.saved import SavedModel
 from mdcg.trackers import TRACKERS, Epoch, Outcome, TrackedRun, Tracker, TrackerSet
 from mdcg.train.loop import Trainer
 from mdcg.train.signals import Stopped, StopSignals
@@ -300,10 +300,10 @@ def test_event_files_when_only_some_runs_were_stored(runs: Path) -> None:
     asked = {**ASKED, "memory": 20, "seeds": range(2), "out": runs, "log": "tensorboard"}
     write = Store.write
 
-    def once(self: Store, record: Record, learner: Learner, measured: dict[str, Measurements]) -> None:
+    def once(self: Store, record: Record, model: SavedModel, measured: dict[str, Measurements]) -> None:
         if record.spec.seed:
             raise mdcg.MdcgError("no room")
-        write(self, record, learner, measured)
+        write(self, record, model, measured)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mdcg.train.loop.SAVING", 1)  # after every epoch

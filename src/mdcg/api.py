@@ -17,7 +17,6 @@ from mdcg.errors import MdcgError
 from mdcg.execute.plan import Undone
 from mdcg.execute.sweep import Sweep
 from mdcg.learner import Learner
-from mdcg.memory import Memory
 from mdcg.methods.base import Passes, Preset, Value
 from mdcg.metrics import Matrix
 from mdcg.recipes.document import written
@@ -81,9 +80,9 @@ class Result:
 
     @cached_property
     def learners(self) -> list[Learner]:
-        return [self._learner(run.record, run.folder) for run in self.setting.runs]
+        return [self._learner(run.folder) for run in self.setting.runs]
 
-    def _learner(self, record: Record, place: Path) -> Learner:
+    def _learner(self, place: Path) -> Learner:
         if archive := archive_of(place):
             raise MdcgError(
                 f"{place.name} is a run of the archive {archive}, which has no model; repeat the run with --fresh "
@@ -92,11 +91,7 @@ class Result:
         file = place / MODEL
         if not file.exists():
             raise MdcgError(f"the model of a finished run, {file}, is gone; repeat the run with --fresh (fresh=True).")
-        learner = Learner.load(file)
-        if record.memory:
-            kept = {position: np.asarray(indices) for position, indices in record.memory.items()}
-            learner.memory = Memory(record.spec.memory, kept).copy(self.dataset.train.images)
-        return learner
+        return Learner.load(file)
 
     def measured(self, probe: str) -> list[dict[str, Any]]:
         """What a probe measured: a row per look, with the run's seed."""

@@ -32,6 +32,9 @@ class Purpose(IntEnum):
     HOLD_OUT = 9
     TEST_SPLIT = 10
     KEEP_SECOND = 11
+    REFRESH = 12
+    REFRESH_SECOND = 13
+    KEEP_HELD_OUT = 14
 
 
 def stream(seed: int, purpose: Purpose, task: int = 0, epoch: int = 0) -> np.random.Generator:

@@ -22,6 +22,10 @@ class MachineError(MdcgError):
     """The disk or the GPU is to blame, not what was asked for: other runs would fare no better."""
 
 
+class InputError(MdcgError, ValueError):
+    """Images or labels that cannot be used; a ValueError too, as scikit-learn's users expect."""
+
+
 class Busy(MdcgError):
     """Another process is at it."""
 

@@ -55,6 +55,19 @@ class Memory:
         else:
             self.by_class |= _shared_out(new, share, rng)
 
+    def refresh(self, arrivals: Mapping[int, Ints], rng: np.random.Generator, share_out: bool = True) -> None:
+        """Take in more images of known classes: which ones of a class are held is drawn anew, among old and new.
+
+        Unless shares are for good (`share_out`), a class that had too few images to fill its share may now hold more.
+        """
+        held = dict(self.by_class)
+        for position, indices in arrivals.items():
+            known = held.get(position, np.empty(0, np.int64))
+            every = np.concatenate([known, indices])
+            shuffled = every[permutation(len(every), rng)]
+            held[position] = shuffled if share_out else shuffled[: len(known)]
+        self.by_class = _shared_out(held, self.size, rng) if share_out else held
+
     def draw(self, steps: int, draw: Draw, rng: np.random.Generator) -> Ints:
         """Indices (steps, size): in each batch classes differ by at most one image (|x_m| = |x|, Section 3.1).
 
@@ -107,7 +120,8 @@ class Memory:
 
     def copy(self, images: Tensor) -> Exemplars:
         """The pixels of what is held, taken out of the dataset's images."""
-        positions = np.repeat(list(self.by_class), [len(kept) for kept in self.by_class.values()])
+        counts = [len(kept) for kept in self.by_class.values()]
+        positions = np.repeat(np.array(list(self.by_class), np.int64), np.array(counts, np.int64))
         return Exemplars(images[torch.from_numpy(self.indices())].cpu(), torch.from_numpy(positions))
 
 

@@ -24,7 +24,8 @@ def accuracy_matrix(correct: npt.ArrayLike, total: npt.ArrayLike, sizes: Sequenc
     ends = np.cumsum(sizes)
     R = np.full((len(sizes), len(sizes)), np.nan)
     for j, (start, end) in enumerate(zip(ends - np.asarray(sizes), ends, strict=True)):
-        R[j:, j] = 100 * hits[j:, start:end].sum(1) / counts[start:end].sum()
+        with np.errstate(invalid="ignore"):  # of a task without images to evaluate on nothing can be said: NaN
+            R[j:, j] = 100 * hits[j:, start:end].sum(1) / counts[start:end].sum()
     return R
 
 

@@ -69,7 +69,7 @@ def arrays(
         torch.from_numpy(test_x),
         torch.from_numpy(_labels(test[1], "test")),
         tuple(class_names),
-        *_statistics(train_x),
+        *statistics(train_x),
     )
 
 
@@ -117,7 +117,7 @@ def check(content: Arrays, shape: tuple[int, int, int] | None) -> None:
             raise ValueError(f"its class '{content.class_names[int(counts.argmin())]}' has no {split} image")
 
 
-def _statistics(images: npt.NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def statistics(images: npt.NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel, from exact counts of the 256 pixel values."""
     levels = np.arange(256) / 255
     means, stds = [], []

@@ -47,6 +47,7 @@ class Context:
     probes: tuple[str, ...] = ()  # that look at the runs
     trackers: TrackerSet = field(default_factory=TrackerSet)  # that are told of them
     fresh: bool = False  # repeat what is finished
+    pixels: bool = True  # of the memory's images go into the model's file, which can then learn more
     remote: bool = False  # the device is that of other machines
     slots: int = 1  # groups that train at the same time
     display: Display = SILENT

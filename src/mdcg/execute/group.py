@@ -13,17 +13,17 @@ from mdcg.execute.observer import Observer
 from mdcg.execute.plan import look_at
 from mdcg.execute.unfinished import group_folder, is_begun, note_group
 from mdcg.files import locked, remove_partial
-from mdcg.learner import Learner
 from mdcg.probes import ProbeSet
 from mdcg.runs.environment import environment
 from mdcg.runs.failures import forget_failure
 from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
 from mdcg.runs.store import Measurements
+from mdcg.saved import SavedModel
 from mdcg.train import state as states
 from mdcg.train.capacity import members_that_fit, release_memory
 from mdcg.train.checkpoint import Checkpoints
-from mdcg.train.device_errors import OutOfMemory, device_errors_explained, is_out_of_memory
+from mdcg.train.device_errors import OutOfMemory, device_errors_explained
 from mdcg.train.fork import fork, founders
 from mdcg.train.group import Group
 from mdcg.train.loop import Trainer, steps_done, total_steps
@@ -114,7 +114,7 @@ def _train_together(specs: Specs, context: Context, anew: bool) -> dict[str, str
                 if record is None:
                     record = _record(spec, group, state, k, compute)
                     measured = {name: _measurements(state, k, name) for name in store.probes}
-                    store.write(record, Learner.of(group, state, k), measured)
+                    store.write(record, SavedModel.of(group, state, k, context.pixels), measured)
                 observer.end(k, record)
         checkpoints.discard()
         if stop.requested():  # too late to stop this group, but not to leave the next ones
@@ -133,7 +133,9 @@ def _train(
 ) -> State:
     """From the newest checkpoint, or from the beginning, to the end."""
     first, parents = founders(group)
-    state = _restored(checkpoints, group, first, compute) or states.fresh(first, compute)
+    # The newest state is the group's, or that of the founders who train its first task.
+    restored = checkpoints.restore(lambda values: group if values["forked"] else first, compute)
+    state = restored or states.fresh(first, compute)
     total, done = total_steps(group), steps_done(group, state)
     if 0 < done < total:
         logger.info("going on with %s in task %s, epoch %s.", title, state.task + 1, state.epoch + 1)
@@ -146,19 +148,6 @@ def _train(
         # Nothing refers to the founders' trainer any longer when the next one takes the images to the device.
         state = fork(trainer_of(first, parents).train(state, tasks=1), group, parents, compute)
     return trainer_of(group, range(len(group.members))).train(state)
-
-
-def _restored(checkpoints: Checkpoints, group: Group, first: Group, compute: Compute) -> State | None:
-    """The newest state that fits the group, or the founders who train its first task."""
-    while (saved := checkpoints.newest()) is not None:
-        file, tensors, values = saved
-        try:
-            return states.restore(tensors, values, group if values["forked"] else first, compute)
-        except (RuntimeError, KeyError, TypeError, ValueError) as error:
-            if is_out_of_memory(error):
-                raise  # the checkpoint is not to blame
-            checkpoints.refuse(file, f"it does not fit this network: {str(error).splitlines()[0]}")
-    return None
 
 
 def _take_apart(specs: Specs, parts: int, context: Context, anew: bool) -> list[Specs]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from mdcg.data import DATASETS, Dataset, record_of
 from mdcg.errors import MdcgError, unknown
 from mdcg.methods import METHODS
-from mdcg.methods.base import Passes, Preset
+from mdcg.methods.base import Passes, Preset, Value
 from mdcg.models import HEADS
 from mdcg.models.backbones import backbone_names
 from mdcg.recipes import presets
@@ -163,24 +164,17 @@ class Recipe(BaseModel):
         """All that can be said to be wrong before the dataset is loaded."""
         name = self.named_method()
         kind, head = METHODS[name], self._head(name)
-        for key in self.set:
-            if key not in self.settings():
-                raise unknown(f"setting of {name}", key, self.settings(), about=f"set.{key}")
+        check_settings(name, head, self.set)
         if kind.uses_memory and not self.memory:
             raise MdcgError(
                 f"{name} needs a memory; give its size in images, for instance --memory 500.", about="method"
             )
-        if kind.needs_head == ("fixed" if HEADS[head].grows else "growing"):
-            which = {"growing": "that grows with the classes", "fixed": "that has all classes from the start"}
-            advice = "leave --head out" if self.head else "give one with --head"
-            raise MdcgError(
-                f"{name} needs a head {which[kind.needs_head]}, and '{head}' is none; {advice}.", about="head"
-            )
+        check_head(name, head, asked=bool(self.head))
         if self.backbone and self.backbone not in backbone_names():
             raise unknown("backbone", self.backbone, backbone_names(), about="backbone")
 
     def _resolved(self, dataset: Dataset) -> RunSpec:
-        name, chosen = self.named_method(), self.set
+        name = self.named_method()
         kind = METHODS[name]
         memory = self.memory[0] if kind.uses_memory else 0
         known, tasks = parse(self.scenario)
@@ -209,23 +203,14 @@ class Recipe(BaseModel):
                 about="augmentation",
             )
         preset = presets.defaults(self.preset, kind, self.scenario, memory, usual.epochs)
-        given = {key: value for key, value in chosen.items() if key in kind.model_fields}
-        try:
-            method = kind(**{**preset.settings, **given})
-        except ValidationError as error:
-            field = error.errors()[0]["loc"]
-            raise MdcgError(
-                f"method {name}: {explain(error)}", about=f"set.{field[0]}" if field else "method"
-            ) from error
-        settings = {key: default for key, (default, _) in HEADS[head].settings.items()}
-        settings |= {key: number(key, value) for key, value in chosen.items() if key in settings}
+        hyperparameters, settings = resolve_settings(name, head, self.set, preset.settings)
         return RunSpec(
             format=record.format,
             scenario=self.scenario,
             fingerprint=dataset.fingerprint,
             image_size=None if record.shape else dataset.shape[1],
             method=name,
-            hyperparameters=method.model_dump(),
+            hyperparameters=hyperparameters,
             memory=memory,
             head=head,
             head_settings=settings,
@@ -246,6 +231,39 @@ class Recipe(BaseModel):
     def _head(self, name: str) -> str:
         head = self.head or METHODS[name].head
         return presets.PUBLISHED_HEADS.get(head, head) if self.preset == "published" else head
+
+
+def check_settings(method: str, head: str, chosen: Mapping[str, Any]) -> None:
+    """Refuse a setting that neither the method nor the head has."""
+    known = [*METHODS[method].model_fields, *HEADS[head].settings]
+    for key in chosen:
+        if key not in known:
+            raise unknown(f"setting of {method}", key, known, about=f"set.{key}")
+
+
+def check_head(method: str, head: str, asked: bool) -> None:
+    """Refuse a head that the method cannot take, whether it was `asked` for or is the method's own."""
+    wanted = METHODS[method].needs_head
+    if wanted == ("fixed" if HEADS[head].grows else "growing"):
+        which = {"growing": "that grows with the classes", "fixed": "that has all classes from the start"}
+        advice = "leave --head out" if asked else "give one with --head"
+        raise MdcgError(f"{method} needs a head {which[wanted]}, and '{head}' is none; {advice}.", about="head")
+
+
+def resolve_settings(
+    method: str, head: str, chosen: Mapping[str, Any], usual: Mapping[str, Value]
+) -> tuple[dict[str, Value], dict[str, float]]:
+    """The settings of method and head: those that were chosen, the `usual` ones of the method, the head's defaults."""
+    check_settings(method, head, chosen)
+    kind = METHODS[method]
+    given = {key: value for key, value in chosen.items() if key in kind.model_fields}
+    try:
+        built = kind(**{**usual, **given})
+    except ValidationError as error:
+        field = error.errors()[0]["loc"]
+        raise MdcgError(f"method {method}: {explain(error)}", about=f"set.{field[0]}" if field else "method") from error
+    own = {key: default for key, (default, _) in HEADS[head].settings.items()}
+    return built.model_dump(), own | {key: number(key, value) for key, value in chosen.items() if key in own}
 
 
 def make_recipe(**keys: Any) -> Recipe:

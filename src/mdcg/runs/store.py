@@ -23,10 +23,10 @@ from pydantic_core import from_json
 
 from mdcg.errors import MdcgError, unknown
 from mdcg.files import write_atomic
-from mdcg.learner import Learner
 from mdcg.runs.archive import SUFFIX, read_archive
 from mdcg.runs.record import DAMAGE, NewerFormat, Record, as_record
 from mdcg.runs.spec import RunSpec
+from mdcg.saved import SavedModel
 
 RESULT, RECIPE, MODEL, MEASURED = "result.json", "recipe.yaml", "model.safetensors", "measured"
 Archived = Mapping[str, tuple[Path, Record]]  # by the digest of its spec: where a run stands, as ARCHIVE/NAME
@@ -86,7 +86,7 @@ class Store:
             return None
         return record if record.spec == spec else None
 
-    def write(self, record: Record, learner: Learner, measured: Mapping[str, Measurements]) -> None:
+    def write(self, record: Record, model: SavedModel, measured: Mapping[str, Measurements]) -> None:
         """The result comes last: a folder that has it is complete.
 
         A run that is repeated for the sake of its probes comes to the same result, which then stays as it is. If it
@@ -102,7 +102,7 @@ class Store:
         if same:
             return
         write_atomic(folder / RECIPE, yaml.safe_dump(record.spec.as_recipe(), sort_keys=False).encode())
-        learner.save(folder / MODEL)
+        model.save(folder / MODEL)
         accuracy = record.class_accuracy
         content = record.model_dump() | record.computed()
         content["class_accuracy"] = None if accuracy is None else accuracy.tolist()

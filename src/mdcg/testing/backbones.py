@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from mdcg.errors import MdcgError
-from mdcg.learner import Learner
 from mdcg.models import Model, build_model
 from mdcg.models.backbones import BACKBONES, backbone_names
 from mdcg.models.layers import one_by_one
 from mdcg.models.stacked import Stacked
+from mdcg.saved import SavedModel
 from mdcg.testing.groups import (
     Settings,
     Shape,
@@ -75,12 +75,13 @@ def _check_backbone(name: str, shape: Shape, pretrained: bool) -> None:
     check_finite(group, together)
     check_company(group, together)
     check_resumed(group, together)
-    learner = Learner.of(group, together, 0)
+    saved = SavedModel.of(group, together, 0)
     with tempfile.TemporaryDirectory() as folder:
-        learner.save(Path(folder) / "model.safetensors")
-        loaded = Learner.load(Path(folder) / "model.safetensors")
+        saved.save(Path(folder) / "model.safetensors")
+        loaded = SavedModel.load(Path(folder) / "model.safetensors")
+    images = dataset.test.images
     require(
-        np.array_equal(learner.predict_proba(dataset.test.images), loaded.predict_proba(dataset.test.images)),
+        np.array_equal(saved.probabilities(images), loaded.probabilities(images)),
         "saved and loaded it predicts something else; keep all that it needs in parameters and buffers.",
     )
 

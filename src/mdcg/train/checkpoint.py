@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from torch import Tensor
@@ -16,7 +17,10 @@ from torch import Tensor
 from mdcg.errors import MdcgError
 from mdcg.files import remove_partial, write_atomic
 from mdcg.tensors import pack, unpack
-from mdcg.train.state import Row
+from mdcg.train.device_errors import is_out_of_memory
+from mdcg.train.group import Group
+from mdcg.train.precision import Compute
+from mdcg.train.state import Row, State, restore
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +59,18 @@ class Checkpoints:
                 return file, tensors, values
             except (OSError, ValueError) as error:
                 self.refuse(file, str(error))
+        return None
+
+    def restore(self, group_of: Callable[[Row], Group], compute: Compute) -> State | None:
+        """The newest state that fits its group, which the values of a checkpoint tell; None where there is none."""
+        while (saved := self.newest()) is not None:
+            file, tensors, values = saved
+            try:
+                return restore(tensors, values, group_of(values), compute)
+            except (RuntimeError, KeyError, TypeError, ValueError) as error:
+                if is_out_of_memory(error):
+                    raise  # the checkpoint is not to blame
+                self.refuse(file, f"it does not fit this network: {str(error).splitlines()[0]}")
         return None
 
     def refuse(self, file: Path, reason: str) -> None:

@@ -133,5 +133,5 @@ def _images(group: Group, k: int, task: int) -> int:
 def _pool(group: Group, k: int, task: int) -> Ints:
     view = group.views[k]
     positions = view.scenario.positions(task)
-    start = 0 if group.method.trains_on == "seen" else positions.start
+    start = 0 if group.method.trains_on == "seen" or group.no_past else positions.start
     return view.train_indices(range(start, positions.stop))

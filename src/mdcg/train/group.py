@@ -43,18 +43,34 @@ class Training:
     hold_out: float = 0.0  # fraction of the training images that is evaluated on in place of the test images
     evaluate_every: int = 0  # epochs between evaluations within a task; 0: only at its end
     passes: Passes = "joint"  # whether memory images go through the network with the current ones or by themselves
+    outputs: int | None = (
+        None  # of a head that has all of them from the start; None: as many as the dataset has classes
+    )
 
 
 @dataclass(frozen=True)
 class Group:
+    """Members that train together on one dataset, each with its own order of the classes.
+
+    A `scenario` is one order for all of them. Where the tasks before the last one are gone and only their memory is
+    left, `no_past` says that all other images belong to the last task, those of classes known before too.
+    """
+
     training: Training
     members: tuple[Member, ...]
     dataset: Dataset
+    scenario: Scenario | None = None  # None: by each member's seed
+    no_past: bool = False
 
     @property
     def method(self) -> Method:
         """The first member's: in all but its float fields that of the others too."""
         return self.members[0].method
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of a head that has all of them from the start."""
+        return self.training.outputs or self.dataset.classes
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -90,14 +106,19 @@ class Group:
 
     @cached_property
     def views(self) -> tuple[MemberData, ...]:
-        return tuple(MemberData(self.dataset, member.seed, self.training) for member in self.members)
+        return tuple(
+            MemberData(self.dataset, self._scenario(member), member.seed, self.training) for member in self.members
+        )
+
+    def _scenario(self, member: Member) -> Scenario:
+        return self.scenario or Scenario.build(self.dataset.classes, self.training.tasks, member.seed)
 
 
 class MemberData:
     """One member's view of the dataset: which images belong to which task, by class position."""
 
-    def __init__(self, dataset: Dataset, seed: int, training: Training) -> None:
-        self.scenario = Scenario.build(dataset.classes, training.tasks, seed)
+    def __init__(self, dataset: Dataset, scenario: Scenario, seed: int, training: Training) -> None:
+        self.scenario = scenario
         position = self.scenario.position_of_label()
         train = np.arange(len(dataset.train))
         if training.hold_out:

@@ -94,9 +94,7 @@ def _new_model(group: Group) -> Model:
     training, members = group.training, group.members
     settings = {name: [member.head_settings[name] for member in members] for name in members[0].head_settings}
     seeds = [member.seed for member in members]
-    return build_model(
-        training.backbone, training.head, group.dataset.shape, seeds, settings, classes=group.dataset.classes
-    )
+    return build_model(training.backbone, training.head, group.dataset.shape, seeds, settings, classes=group.outputs)
 
 
 def begin_task(state: State, group: Group) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mdcg.draws import Ints
 from mdcg.memory import Memory
 
 
@@ -31,6 +32,10 @@ class StoredLogits:
         """The logits kept of images (K, n) that are in memory: (K, n, outputs)."""
         place = self.place.gather(1, index)
         return self.logits.gather(1, place[..., None].expand(*place.shape, self.logits.shape[-1]))
+
+    def of_member(self, k: int, index: Ints) -> Tensor:
+        """The logits kept of one member's images (n,): (n, outputs); those of images without any mean nothing."""
+        return self.logits[k][self.place[k, torch.from_numpy(index).to(self.place.device)]]
 
 
 def keep(

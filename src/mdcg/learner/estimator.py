@@ -1,0 +1,261 @@
+"""`mdcg.Learner`: a classifier for those who know scikit-learn, which learns new classes as they arrive."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import NotFittedError
+from sklearn.utils import Tags
+
+import mdcg
+from mdcg.errors import InputError, MdcgError
+from mdcg.execute.progress import messages
+from mdcg.learner.inputs import Given, as_images, as_labels, new_classes
+from mdcg.learner.setup import Params, can_learn, check_room, params_of, resolved
+from mdcg.learner.task import Arrived, NextTask, next_task
+from mdcg.learner.training import checkpoint_folder, train
+from mdcg.methods.base import Passes, Value
+from mdcg.saved import Label, Probabilities, SavedModel
+from mdcg.train.precision import compute
+
+logger = logging.getLogger(__name__)
+
+
+class NotLearnedYet(MdcgError, NotFittedError):  # type: ignore[misc]
+    """A classifier was asked before it was taught."""
+
+
+class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """An image classifier that learns new classes task after task, with a bounded memory.
+
+    Each call of `learn` is a task: images of classes it has not seen. What it needs of the past it keeps itself, in
+    the file that `save` writes too. Parameters are those of `mdcg.run`, and these:
+
+    `hold_out` is the fraction of a new class's images that is never trained on, to tell how it fares; of all classes at
+    most `held_out_images` are kept, beside the memory. `image_size` and `resize` (crop, fit or squash) are for image
+    files; arrays come in the size that they have. `most_classes` is what a head can hold that has all of them from the
+    start (`der`), `tasks` among how many `gem` divides its memory. Without `epochs` there are 20, or more where
+    few images would give too few steps.
+
+    >>> import mdcg, numpy as np
+    >>> images = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 1), dtype=np.uint8)
+    >>> clf = mdcg.Learner("replay", memory=20, backbone="smallconv", epochs=1, quiet=True)
+    >>> clf.learn(images[:20], ["cat", "dog"] * 10).learn(images[20:], ["emu"] * 20).classes_.tolist()
+    ['cat', 'dog', 'emu']
+    """
+
+    saved_: SavedModel
+
+    def __init__(
+        self,
+        method: str = "md-cg",
+        *,
+        memory: int = 500,
+        set: Mapping[str, Value] | None = None,
+        head: str | None = None,
+        backbone: str | None = None,
+        image_size: int | None = None,
+        resize: str = "crop",
+        flip: bool = True,
+        normalise: str | tuple[Sequence[float], Sequence[float]] = "data",
+        padding: int | None = None,
+        epochs: int | None = None,
+        batch_size: int = 32,
+        lr: float = 0.01,
+        momentum: float = 0.8,
+        passes: Passes = "joint",
+        precision: str = "auto",
+        seed: int = 0,
+        device: str = "auto",
+        hold_out: float = 0.1,
+        held_out_images: int = 200,
+        most_classes: int = 100,
+        tasks: int = 10,
+        on_error: str = "stop",
+        quiet: bool = False,
+    ) -> None:
+        self.method = method
+        self.memory = memory
+        self.set = set
+        self.head = head
+        self.backbone = backbone
+        self.image_size = image_size
+        self.resize = resize
+        self.flip = flip
+        self.normalise = normalise
+        self.padding = padding
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.lr = lr
+        self.momentum = momentum
+        self.passes = passes
+        self.precision = precision
+        self.seed = seed
+        self.device = device
+        self.hold_out = hold_out
+        self.held_out_images = held_out_images
+        self.most_classes = most_classes
+        self.tasks = tasks
+        self.on_error = on_error
+        self.quiet = quiet
+
+    def learn(
+        self,
+        images: Given,
+        labels: npt.ArrayLike | None = None,
+        *,
+        order: Sequence[Label] | None = None,
+        save_to: Path | str | None = None,
+    ) -> Self:
+        """Learn the classes that are new among these images: the next task.
+
+        `images` are a folder with one folder per class, or arrays or image files with `labels`. New classes get their
+        outputs as they are sorted, or in an `order`. With `save_to` the classifier is saved there in the end, and a
+        call that was killed goes on where it was when it is made again; until then nothing has changed.
+        """
+        params = Params.of(self.get_params())
+        with messages(params.quiet):
+            return self._learn(params, images, labels, order, Path(save_to) if save_to else None)
+
+    def fit(self, images: Given, labels: npt.ArrayLike | None = None) -> Self:
+        """Forget all that was learned, and learn these images as the first task."""
+        self.__dict__.pop("saved_", None)
+        return self.learn(images, labels)
+
+    def partial_fit(
+        self, images: Given, labels: npt.ArrayLike | None = None, classes: npt.ArrayLike | None = None
+    ) -> Self:
+        """Learn one more task, as `learn` does; of `classes`, all that may ever come, only the labels are checked."""
+        if classes is not None and labels is not None:
+            strange = set(np.asarray(labels).tolist()) - set(np.asarray(classes).tolist())
+            if strange:
+                raise InputError(f"label {min(strange)!r} is not among the classes that were said to come.")
+        return self.learn(images, labels)
+
+    def _learn(
+        self,
+        params: Params,
+        images: Given,
+        labels: npt.ArrayLike | None,
+        order: Sequence[Label] | None,
+        save_to: Path | None,
+    ) -> Self:
+        before: SavedModel | None = getattr(self, "saved_", None)
+        if before is not None:
+            can_learn(before)
+        pixels = as_images(images, before.setup.shape if before else None)
+        named = as_labels(labels, len(pixels))
+        known = before.classes if before else ()
+        new = new_classes(named, known, order)
+        if not new:
+            raise InputError("none of these classes is new; learn takes at least one that is not known yet.")
+        if before is None and len(new) < 2:
+            raise InputError(f"there is only one class, {new[0]!r}; begin with at least two classes.")
+        setup = resolved(params, before, pixels)
+        check_room(setup, before, len(new))
+        place = {label: position for position, label in enumerate((*known, *new))}
+        arrived = Arrived(pixels, np.array([place[label] for label in named], np.int64), new)
+        task = next_task(before, setup, arrived, params.hold_out, params.held_out_images, params.epochs)
+        self.saved_ = self._learned(task, arrived, params, save_to)
+        return self
+
+    def _learned(self, task: NextTask, arrived: Arrived, params: Params, save_to: Path | None) -> SavedModel:
+        training, before, started = task.group.training, task.before, time.perf_counter()
+        logger.info(
+            "learning %s new class%s from %s images: %s epochs of %s steps.",
+            len(arrived.new),
+            "es"[: 2 * (len(arrived.new) > 1)],
+            len(arrived.positions),
+            training.epochs,
+            task.steps,
+        )
+        with checkpoint_folder(save_to) as folder:
+            saved = train(task, compute(params.device, params.precision), folder, None)
+            version = {
+                "classes": list(arrived.new),
+                "images": np.bincount(arrived.positions, minlength=len(task.classes)).tolist(),
+                "epochs": training.epochs,
+                "steps": training.epochs * task.steps,
+                "held_out": np.bincount(task.held_out.positions.numpy(), minlength=len(task.classes)).tolist(),
+                "before": _class_accuracy(before, task) if before else [],
+                "after": _class_accuracy(saved, task),
+                "seconds": round(time.perf_counter() - started, 1),
+                "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+                "mdcg": mdcg.__version__,
+            }
+            versions = (*(before.versions if before else ()), version)
+            saved = replace(saved, versions=versions, params=params.as_json())
+            if save_to is not None:
+                saved.save(save_to)
+        return saved
+
+    @property
+    def classes_(self) -> npt.NDArray[Any]:
+        """All classes that it knows, in order of arrival: names or numbers, as they were given."""
+        return np.array(self._known().classes)
+
+    def predict_proba(self, images: Given) -> Probabilities:
+        """Probabilities (n, classes), columns in the order of `classes_`."""
+        saved = self._known()
+        return saved.probabilities(as_images(images, saved.setup.shape), self.device)
+
+    def predict(self, images: Given) -> npt.NDArray[Any]:
+        """The class of each image, as its images were labelled."""
+        classes: npt.NDArray[Any] = self.classes_[self.predict_proba(images).argmax(1)]
+        return classes
+
+    def score(self, images: Given, labels: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> float:
+        """Accuracy between 0 and 1, as in scikit-learn."""
+        predicted = self.predict(images)
+        wanted = as_labels(labels, len(predicted))
+        hits = np.array([found == label for found, label in zip(predicted.tolist(), wanted, strict=True)])
+        return float(np.average(hits, weights=None if sample_weight is None else np.asarray(sample_weight)))
+
+    def save(self, path: Path | str, *, pixels: bool = True) -> None:
+        """Write one safetensors file, with the memory's images: it needs no dataset any more.
+
+        Without `pixels` it has no images at all, and what is loaded from it can classify but learn no more.
+        """
+        saved = self._known()
+        (saved if pixels else replace(saved, kept=None, held_out=None)).save(Path(path))
+
+    @classmethod
+    def load(cls, path: Path | str) -> Self:
+        """Read what `save` wrote; also a run's model.safetensors."""
+        saved = SavedModel.load(Path(path))
+        learner = cls(**params_of(saved))
+        learner.saved_ = saved
+        return learner
+
+    def _known(self) -> SavedModel:
+        saved: SavedModel | None = getattr(self, "saved_", None)
+        if saved is None:
+            raise NotLearnedYet("this Learner has learned nothing yet; call learn with images of two classes or more.")
+        return saved
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
+        return tags
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "saved_")
+
+
+def _class_accuracy(saved: SavedModel, task: NextTask) -> list[float | None]:
+    """Percent of each class's held-out images that are classified right; None of a class without any."""
+    positions = task.held_out.positions.numpy()
+    own = positions < len(saved.classes)
+    found = saved.probabilities(task.held_out.images[torch.from_numpy(own)]).argmax(1)
+    hits = [(found == positions[own])[positions[own] == c] for c in range(len(saved.classes))]
+    return [round(100 * float(one.mean()), 2) if len(one) else None for one in hits]

@@ -1,0 +1,192 @@
+"""The parameters of a `Learner`: checked, and resolved to how its classifier is built and trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor
+
+from mdcg.data.cache import statistics
+from mdcg.data.record import Preprocessing, Protocol
+from mdcg.errors import MdcgError, unknown
+from mdcg.methods import METHODS
+from mdcg.methods.base import Passes, Value
+from mdcg.models import HEADS
+from mdcg.models.backbones import backbone_names
+from mdcg.recipes.recipe import check_head, explain, resolve_settings
+from mdcg.saved import SavedModel, Setup
+
+FIXED = ("method", "head", "backbone", "seed")  # once something is learned
+
+Statistics = tuple[Sequence[float], Sequence[float]]
+
+
+class Params(BaseModel):
+    """The parameters of a `Learner`, whose docstring tells what they mean, as they must be to be used."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
+
+    method: str
+    memory: int = Field(ge=1, le=10_000_000)
+    set: dict[str, Any] | None
+    head: str | None
+    backbone: str | None
+    image_size: int | None = Field(ge=4, le=1024)
+    resize: Literal["crop", "fit", "squash"]
+    flip: bool
+    normalise: Literal["data"] | tuple[tuple[float, ...], tuple[float, ...]]
+    padding: int | None = Field(ge=0, le=1024)
+    epochs: int | None = Field(ge=1, le=100_000)
+    batch_size: int = Field(ge=2, le=100_000)
+    lr: float = Field(gt=0)
+    momentum: float = Field(ge=0, lt=1)
+    passes: Passes
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp64"]
+    seed: int = Field(ge=0, lt=2**31)
+    device: Literal["auto", "cpu", "cuda"]
+    hold_out: float = Field(ge=0, lt=1)
+    held_out_images: int = Field(ge=0)
+    most_classes: int = Field(ge=2, le=1_000_000)
+    tasks: int = Field(ge=1, le=1_000_000)
+    on_error: Literal["stop", "skip"]
+    quiet: bool
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Params:
+        """Check what a `Learner` was given, or say what is wrong with it."""
+        plain = {key: value.item() if isinstance(value, np.generic) else value for key, value in given.items()}
+        try:
+            return cls(**plain)
+        except ValidationError as error:
+            raise MdcgError(explain(error)) from error
+
+    def as_json(self) -> dict[str, Any]:
+        """As a file keeps them; where it is computed is not the file's matter."""
+        return self.model_dump(mode="json", exclude={"device", "quiet"})
+
+
+def resolved(params: Params, before: SavedModel | None, images: Tensor) -> Setup:
+    """How the next task is trained: as these parameters say, on the network that there is, or on a new one."""
+    if params.method not in METHODS.names():
+        raise unknown("method", params.method, METHODS.names())
+    kind = METHODS[params.method]
+    head = params.head or kind.head
+    if head not in HEADS.names():
+        raise unknown("head", head, HEADS.names())
+    check_head(params.method, head, bool(params.head))
+    chosen = {name: field.get_default() for name, field in kind.model_fields.items() if not field.is_required()}
+    hyperparameters, head_settings = resolve_settings(params.method, head, params.set or {}, chosen)
+    _, height, width, channels = images.shape
+    shape = channels, height, width
+    usual = Preprocessing.usual(shape)
+    found = Setup(
+        backbone=params.backbone or Protocol.usual(shape).backbone,
+        head=head,
+        head_settings=head_settings,
+        outputs=params.most_classes,
+        shape=shape,
+        mean=(),
+        std=(),
+        seed=params.seed,
+        method=params.method,
+        hyperparameters=hyperparameters,
+        memory=params.memory if kind.uses_memory else 0,
+        tasks=params.tasks,
+        batch_size=params.batch_size,
+        lr=params.lr,
+        momentum=params.momentum,
+        passes=params.passes if kind.replays() else "joint",
+        padding=usual.padding if params.padding is None else params.padding,
+        flip=params.flip,
+    )
+    if before is None:
+        if found.backbone not in backbone_names():
+            raise unknown("backbone", found.backbone, backbone_names())
+        mean, std = statistics(images.numpy()) if params.normalise == "data" else params.normalise
+        pixels = Preprocessing(0, False, mean, std)  # or say that these cannot be used
+        if len(mean) != channels:
+            raise MdcgError(f"normalise has {len(mean)} means for images of {channels} channel(s); give one for each.")
+        return replace(found, mean=pixels.mean or (), std=pixels.std or ())
+    was = before.setup
+    for name in FIXED:
+        if name == "backbone" and params.backbone is None:
+            continue
+        if getattr(found, name) != getattr(was, name):
+            raise MdcgError(
+                f"what has begun with {name} '{getattr(was, name)}' cannot go on with '{getattr(found, name)}'; "
+                f"leave {name} as it was, or begin anew."
+            )
+    keep = {
+        name: getattr(was, name) for name in ("backbone", "head_settings", "outputs", "shape", "mean", "std", "tasks")
+    }
+    return replace(found, **keep)
+
+
+def params_of(saved: SavedModel) -> dict[str, Any]:
+    """The parameters that a saved classifier was made with; of a run, those that go on as it was trained."""
+    if saved.params:
+        return dict(saved.params)
+    setup = saved.setup
+    settings: dict[str, Value] = {**setup.hyperparameters, **setup.head_settings}
+    return {
+        "method": setup.method or "naive",
+        "memory": setup.memory or 500,
+        "set": settings or None,
+        "head": setup.head,
+        "backbone": setup.backbone,
+        "flip": setup.flip,
+        "padding": setup.padding,
+        "normalise": (setup.mean, setup.std),
+        "batch_size": setup.batch_size,
+        "lr": setup.lr,
+        "momentum": setup.momentum,
+        "passes": setup.passes,
+        "seed": setup.seed,
+        "most_classes": max(2, setup.outputs),
+        "tasks": setup.tasks,
+        "resize": "squash",  # as images of a folder are for `mdcg run`
+        "image_size": setup.shape[1],
+    }
+
+
+def check_room(setup: Setup, before: SavedModel | None, new: int) -> None:
+    """Refuse a task that the method, its memory or its head has no room for."""
+    kind, known = METHODS[setup.method], len(before.classes) if before else 0
+    number, classes = len(before.sizes) if before else 0, known + new
+    if kind.uses_memory and setup.memory < classes:
+        raise MdcgError(
+            f"a memory of {setup.memory} cannot hold one image of each of {classes} classes; give memory={classes} or "
+            "more."
+        )
+    if not HEADS[setup.head].grows and setup.outputs < classes:
+        raise MdcgError(
+            f"the head was made for at most {setup.outputs} classes, and there would be {classes}; begin anew with "
+            f"most_classes={classes} or more."
+        )
+    if kind.gradient_per_task and number >= setup.tasks:
+        raise MdcgError(
+            f"{setup.method} has divided its memory among {setup.tasks} tasks for good, and this would be one more; "
+            f"begin anew with tasks={number + 1} or more."
+        )
+
+
+def can_learn(saved: SavedModel) -> None:
+    """Refuse a classifier that cannot learn another task, and say why."""
+    setup = saved.setup
+    reason = None
+    if not setup.method:
+        reason = "it was saved by an older version of mdcg, without its memory; repeat the run that made it"
+    elif setup.method not in METHODS.names():
+        reason = f"its method '{setup.method}' is not installed here; install it"
+    elif len(set(saved.classes)) < len(saved.classes):
+        reason = "two of its classes have the same name; rename their folders and begin anew"
+    elif saved.kept is None and METHODS[setup.method].trains_on == "seen":
+        reason = f"{setup.method} needs all earlier images, which a run does not keep; begin anew with all of them"
+    elif saved.kept is None:
+        reason = "it was saved without the images of its memory; save it with them"
+    if reason:
+        raise MdcgError(f"this model can classify images but learn no more: {reason}.")

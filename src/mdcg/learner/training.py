@@ -1,0 +1,83 @@
+"""The training of one task, with checkpoints: killed at any moment, it goes on where it was."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from mdcg.errors import MdcgError
+from mdcg.files import locked
+from mdcg.learner.task import NextTask
+from mdcg.saved import SavedModel
+from mdcg.train.checkpoint import Checkpoints
+from mdcg.train.device_errors import OutOfMemory, device_errors_explained
+from mdcg.train.loop import Trainer, Watcher
+from mdcg.train.precision import Compute
+from mdcg.train.signals import StopSignals
+
+logger = logging.getLogger(__name__)
+FOLDER = ".learning"  # suffix of the folder beside a file that is being made
+
+
+@contextlib.contextmanager
+def checkpoint_folder(save_to: Path | None) -> Iterator[Path | None]:
+    """A folder beside a file for as long as that is being made; it is gone once all went well, else it stays."""
+    if save_to is None:
+        yield None
+        return
+    folder = save_to.with_name(f".{save_to.name}{FOLDER}")
+    with locked(folder):
+        yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def train(task: NextTask, compute: Compute, folder: Path | None, watcher: Watcher | None) -> SavedModel:
+    """The classifier that has learned the task; with a folder for checkpoints it goes on where it was stopped."""
+    try:
+        with device_errors_explained():
+            return _trained(task, compute, folder, watcher)
+    except OutOfMemory as error:
+        raise MdcgError("the memory is too small for this; try a smaller batch_size or image_size.") from error
+
+
+def _trained(task: NextTask, compute: Compute, folder: Path | None, watcher: Watcher | None) -> SavedModel:
+    tasks = task.number + 1
+    if folder is None:
+        state = Trainer(task.group, compute, watcher=watcher).train(task.begin(compute), tasks)
+    else:
+        checkpoints = Checkpoints(folder / _digest(task, compute))
+        _give_up_others(folder, checkpoints.folder)
+        state = checkpoints.restore(lambda _: task.group, compute) or task.begin(compute)
+        if state.epoch or state.step:
+            logger.info("going on in epoch %s of %s.", state.epoch + 1, task.group.training.epochs)
+        with StopSignals() as stop:
+            Trainer(task.group, compute, checkpoints.save, stop.requested, watcher).train(state, tasks)
+    for reason in state.failures(task.group).values():
+        raise MdcgError(f"nothing was learned: {reason}")
+    return task.finish(state)
+
+
+def _digest(task: NextTask, compute: Compute) -> str:
+    """A name for this very task: other images, or another classifier to begin with, make another one."""
+    group, digest = task.group, hashlib.blake2b(digest_size=16)
+    for part in (group.training, group.members, task.classes, group.dataset.mean, group.dataset.std, compute.precision):
+        digest.update(repr(part).encode())
+    digest.update(group.dataset.train.images.numpy().tobytes() + group.dataset.train.labels.tobytes())
+    if task.before is not None:
+        digest.update(task.before.content())
+    return digest.hexdigest()
+
+
+def _give_up_others(folder: Path, own: Path) -> None:
+    """Remove the checkpoints of other tasks that were begun for the same file."""
+    others = [other for other in folder.iterdir() if other.is_dir() and other != own]
+    for other in others:
+        shutil.rmtree(other, ignore_errors=True)
+    if others:
+        logger.warning(
+            "other images were being learned for this file and are given up; these are learned from their beginning."
+        )

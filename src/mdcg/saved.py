@@ -1,0 +1,273 @@
+"""A trained classifier as a file holds it: enough to classify images, and to learn more classes without any dataset.
+
+The file is safetensors with a JSON header. Every tensor of the model has a leading axis of one member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mdcg.errors import MdcgError
+from mdcg.files import write_atomic
+from mdcg.memory import Exemplars
+from mdcg.methods import METHODS
+from mdcg.methods.base import Passes, Value
+from mdcg.models import Model, build_model
+from mdcg.tensors import below, pack, unpack
+from mdcg.train.augment import Pixels
+from mdcg.train.group import Group
+from mdcg.train.precision import compute
+from mdcg.train.state import State
+
+VERSION = 2
+PIXELS_AT_ONCE = 2**22  # of the images that are classified together: enough to keep a CPU busy
+Probabilities = npt.NDArray[np.float64]
+Label = str | int | float | bool  # of a class, as it was given
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How a classifier is built and trained, the same for all of its tasks."""
+
+    backbone: str
+    head: str
+    head_settings: dict[str, float]
+    outputs: int  # of a head that has all of them from the start
+    shape: tuple[int, int, int]  # (channels, height, width)
+    mean: tuple[float, ...]  # per channel, pixels in 0..1
+    std: tuple[float, ...]
+    seed: int
+    method: str = ""  # empty: a file of before, which does not say
+    hyperparameters: dict[str, Value] = field(default_factory=dict)
+    memory: int = 0
+    tasks: int = 1  # how many there may be, for a method that divides its memory among them
+    batch_size: int = 32
+    lr: float = 0.01  # learning rate
+    momentum: float = 0.8
+    passes: Passes = "joint"
+    padding: int = 0
+    flip: bool = False
+
+    def empty_model(self, sizes: Sequence[int]) -> Model:
+        """A single member with a head of tasks of these sizes, to be filled with saved weights."""
+        settings = {name: [value] for name, value in self.head_settings.items()}
+        model = build_model(self.backbone, self.head, self.shape, [self.seed], settings, classes=self.outputs)
+        for size in sizes:
+            model.grow(size)
+        return model
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a classifier keeps of the past to learn the next task: images, logits and velocities."""
+
+    velocity: dict[str, Tensor]
+    memory: Exemplars
+    second: Exemplars | None = None  # of a method with two memories
+    seen: Exemplars | None = None  # all images so far, of a method that trains on all of them
+    logits: Tensor | None = None  # (n, outputs) stored with the memory's images,
+    has_logits: Tensor | None = None  # (n,) of those for which they are known yet
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A classifier with all that it needs: to classify images, and unless `kept` is None to learn the next task."""
+
+    setup: Setup
+    classes: tuple[Label, ...]  # in order of arrival
+    model: Model
+    kept: Kept | None = None
+    held_out: Exemplars | None = None  # images that are never trained on
+    versions: tuple[dict[str, Any], ...] = ()  # what was learned, call by call
+    params: dict[str, Any] = field(default_factory=dict)  # of the `Learner`, as they were given
+
+    @property
+    def sizes(self) -> list[int]:
+        """Classes of each task."""
+        return self.model.head.sizes
+
+    @classmethod
+    def of(cls, group: Group, state: State, k: int, pixels: bool = True) -> SavedModel:
+        """Member k of a trained group, on the CPU; without `pixels` it can learn nothing more."""
+        member, training, dataset = group.members[k], group.training, group.dataset
+        setup = Setup(
+            backbone=training.backbone,
+            head=training.head,
+            head_settings=dict(member.head_settings),
+            outputs=state.model.head.total,
+            shape=dataset.shape,
+            mean=dataset.mean,
+            std=dataset.std,
+            seed=member.seed,
+            method=next((name for name in METHODS.names() if METHODS[name] is type(member.method)), ""),
+            hyperparameters=member.method.model_dump(),
+            memory=member.memory,
+            tasks=training.tasks,
+            batch_size=training.batch_size,
+            lr=training.lr,
+            momentum=training.momentum,
+            passes=training.passes,
+            padding=dataset.padding,
+            flip=dataset.flip,
+        )
+        model = setup.empty_model(state.model.head.sizes)
+        weights = {name: value[k : k + 1].cpu() for name, value in state.model.state_dict().items()}
+        model.to(next(iter(state.model.parameters())).dtype).load_state_dict(weights)
+        order = group.views[k].scenario.order[: state.model.head.classes]
+        kept = _kept(group, state, k) if pixels and member.method.trains_on != "seen" else None
+        return cls(setup, tuple(dataset.class_names[label] for label in order), model, kept)
+
+    @torch.no_grad()
+    def probabilities(self, images: Tensor, device: str = "cpu") -> Probabilities:
+        """What it answers to uint8 images (n, height, width, channels): (n, classes)."""
+        where = compute(device, "fp32")
+        model = self.model.to(where.device).eval()
+        pixels = Pixels.of(self.setup, where.device, next(model.parameters()).dtype)
+        _, height, width = self.setup.shape
+        parts = [np.empty((0, len(self.classes)))]
+        with where.settings():
+            for chunk in images.split(max(1, PIXELS_AT_ONCE // (height * width))):
+                logits = model(pixels.normalise(chunk.to(where.device))[None])[0, :, : len(self.classes)]
+                parts.append(logits.double().softmax(-1).cpu().numpy())
+        return np.concatenate(parts)
+
+    def save(self, path: Path) -> None:
+        """Write one safetensors file, whole or not at all."""
+        write_atomic(path, self.content())
+
+    def content(self) -> bytes:
+        """The bytes of its file; the same classifier always gives the same ones."""
+        header = {
+            "version": VERSION,
+            **asdict(self.setup),
+            "classes": self.classes,
+            "sizes": self.sizes,
+            "versions": self.versions,
+            "params": self.params,
+            "learns": self.kept is not None,
+        }
+        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        exemplars = {"held_out": self.held_out}
+        if self.kept is not None:
+            exemplars |= {name: getattr(self.kept, name) for name in ("memory", "second", "seen")}
+            tensors |= {f"velocity.{name}": value for name, value in self.kept.velocity.items()}
+            if self.kept.logits is not None and self.kept.has_logits is not None:
+                tensors |= {"logits": self.kept.logits, "has_logits": self.kept.has_logits}
+        for name, images in exemplars.items():
+            if images is not None:
+                tensors |= {f"{name}.images": images.images, f"{name}.positions": images.positions}
+        return pack(tensors, header)
+
+    @classmethod
+    def load(cls, path: Path) -> SavedModel:
+        """Read what `save` wrote, in this format or an older one."""
+        try:
+            return _parsed(*unpack(path.read_bytes()))
+        except OSError as error:
+            raise MdcgError(f"cannot read {path}: {error.strerror}; check the path.") from error
+        except _Newer as error:
+            raise MdcgError(f"{path} was written by a newer version of mdcg ({error}); update mdcg.") from error
+        except MdcgError:
+            raise  # an unknown backbone or head says so itself
+        except Exception as error:  # a header with anything in it
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise MdcgError(f"{path} is not a model saved by mdcg, or is damaged ({reason}).") from error
+
+
+class _Newer(Exception):
+    """A format that only a newer version can read."""
+
+
+def _parsed(tensors: dict[str, Tensor], header: dict[str, Any]) -> SavedModel:
+    version = header.pop("version")
+    if version == 1:
+        header = _upgraded(header)
+    elif version != VERSION:
+        raise _Newer(f"format {version}; this one reads up to {VERSION}")
+    classes, sizes, learns = tuple(header.pop("classes")), header.pop("sizes"), header.pop("learns")
+    versions, params = tuple(header.pop("versions")), header.pop("params")
+    tuples = {name: tuple(header[name]) for name in ("shape", "mean", "std")}
+    setup = Setup(**{**header, **tuples})
+    weights = below("model.", tensors)
+    model = setup.empty_model(sizes)
+    model.to(weights["head.classifier.weight"].dtype).load_state_dict(weights)
+    if len(classes) != model.head.classes:
+        raise ValueError("its class names do not fit its outputs")
+    kept = None
+    if learns:
+        kept = Kept(
+            velocity=below("velocity.", tensors),
+            memory=_exemplars(tensors, "memory") or no_exemplars(setup.shape),
+            second=_exemplars(tensors, "second"),
+            seen=_exemplars(tensors, "seen"),
+            logits=tensors.get("logits"),
+            has_logits=tensors.get("has_logits"),
+        )
+    held_out = _exemplars(tensors, "held_out")
+    for images in (held_out, *((kept.memory, kept.second, kept.seen) if kept else ())):
+        _check(images, setup, len(classes))
+    return SavedModel(setup, classes, model, kept, held_out, versions, params)
+
+
+def _upgraded(header: Mapping[str, Any]) -> dict[str, Any]:
+    """Format 1 had the names of all classes of a dataset, and nothing that is needed to learn more."""
+    names = header["class_names"]
+    left_out = {"class_names", "order", "total"}
+    return {
+        **{key: value for key, value in header.items() if key not in left_out},
+        "outputs": header.get("total", 0),
+        "classes": [names[label] for label in header["order"]],
+        "versions": [],
+        "params": {},
+        "learns": False,
+    }
+
+
+def _exemplars(tensors: Mapping[str, Tensor], name: str) -> Exemplars | None:
+    own = below(f"{name}.", tensors)
+    return Exemplars(own["images"], own["positions"]) if "images" in own else None
+
+
+def _check(held: Exemplars | None, setup: Setup, classes: int) -> None:
+    """Refuse images that are not this classifier's, before they are trained on."""
+    if held is None:
+        return
+    channels, height, width = setup.shape
+    if held.images.dtype != torch.uint8 or held.images.shape[1:] != (height, width, channels):
+        raise ValueError("its images do not fit its network")
+    positions = held.positions
+    if len(positions) != len(held.images) or (
+        len(positions) and not 0 <= int(positions.min()) <= int(positions.max()) < classes
+    ):
+        raise ValueError("its images do not fit its classes")
+
+
+def no_exemplars(shape: tuple[int, int, int]) -> Exemplars:
+    """No images at all, of this shape."""
+    channels, height, width = shape
+    return Exemplars(torch.empty(0, height, width, channels, dtype=torch.uint8), torch.empty(0, dtype=torch.int64))
+
+
+def _kept(group: Group, state: State, k: int) -> Kept:
+    memory, images = state.memories[k], group.dataset.train.images
+    logits = has_logits = None
+    if state.stored_logits is not None:
+        index = memory.indices()
+        has_logits = torch.from_numpy(np.isin(index, state.stored_logits.index[k].numpy()))
+        logits = state.stored_logits.of_member(k, index).cpu()
+        logits[~has_logits] = 0
+    return Kept(
+        velocity={name: value[k : k + 1].cpu().clone() for name, value in state.optimizer.velocity.items()},
+        memory=memory.copy(images),
+        second=None if memory.second is None else memory.second.copy(images),
+        logits=logits,
+        has_logits=has_logits,
+    )
