@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
 import logging
 import re
+import subprocess
 import sys
 import types
 from functools import partial
@@ -191,3 +193,17 @@ def test_without_standard_error_a_display_works(clock: Clock, monkeypatch: pytes
     with TrainingDisplay(clock=clock) as display:
         display.begin("mine", GROUP, 20, 0)
         train(display, clock, 20, 40)
+
+
+def closed_stderr(*words: str) -> subprocess.CompletedProcess[str]:
+    command = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-m", "mdcg", *words]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_with_standard_error_closed_the_command_line_works(runs: Path) -> None:
+    """What is not to be said there is not said elsewhere either."""
+    done = closed_stderr(*QUICK, "--out", str(runs), "--json")
+    assert done.returncode == 0
+    assert len(json.loads(done.stdout)["runs"]) == 1
+    wrong = closed_stderr("run", "--scenario", "digits-2", "--method", "nive")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
