@@ -29,6 +29,7 @@ from mdcg.train.precision import compute
 from tests.conftest import Cli, toy_dataset, toy_group
 
 GROUP = toy_group(toy_dataset([8] * 6), "naive", [(0, 0, {})])
+PAUSE = shown.PAUSE  # as people have it; tests have none of these lines
 QUICK = ["run", "--scenario", "digits-2", "--method", "naive", "--epochs", "1"]
 
 
@@ -47,7 +48,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    monkeypatch.setattr(shown, "PAUSE", PAUSE)
     caplog.set_level(logging.INFO, "mdcg")
     return caplog
 
