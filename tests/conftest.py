@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from mdcg.cli import main
 from mdcg.methods import METHODS
 from mdcg.testing import toy_dataset as toy_dataset
 from mdcg.testing import toy_group as toy_group
+from mdcg.train import display
 from tests.forked import Server
 
 
@@ -70,6 +72,12 @@ def server() -> Iterator[Server]:
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MDCG_CACHE", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.delenv("MDCG_DATA", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _no_lines_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a command says must not depend on how fast the machine is."""
+    monkeypatch.setattr(display, "PAUSE", math.inf)
 
 
 @pytest.fixture

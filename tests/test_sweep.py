@@ -18,7 +18,7 @@ from torch import Tensor
 import mdcg
 from mdcg import paper
 from mdcg.execute.plan import Undone
-from mdcg.execute.progress import ProgressBars
+from mdcg.execute.progress import PlanDisplay
 from mdcg.execute.unfinished import begun, group_folder
 from mdcg.files import locked
 from mdcg.methods.base import METHODS, cross_entropy
@@ -304,7 +304,7 @@ def test_time_that_is_left(recipe: Path, tmp_path: Path) -> None:
     now = [0.0]
     work = mdcg.Sweep.read(recipe, out=tmp_path / "runs", members=4, only={"method": ["replay"]})
     planned = work.plan()
-    display = ProgressBars(planned, quiet=True, clock=lambda: now[0])
+    display = PlanDisplay(planned, quiet=True, clock=lambda: now[0])
     assert display.seconds_left() == planned.seconds  # a guess, from other machines
     assert not planned.measured
     from mdcg.execute.cost import group_of

@@ -15,6 +15,9 @@ from mdcg.errors import MdcgError
 
 def main() -> None:
     """Run the command line: what a person can mend is one sentence and exit code 2."""
+    if sys.stderr is None:
+        # Closed (2>&-): `print` would turn to standard output, and a file of ours could become file number 2.
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without these letters is no reason to fail

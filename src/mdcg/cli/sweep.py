@@ -114,8 +114,8 @@ def _executor(on: str | None) -> Executor | None:
 
 
 def _print_plan(planned: Plan, as_json: bool) -> None:
-    from mdcg.execute.progress import duration
     from mdcg.report.sweep_tables import plan_json, plan_table
+    from mdcg.train.display import duration
 
     if as_json:
         return print_json(plan_json(planned))

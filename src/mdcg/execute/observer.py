@@ -53,7 +53,7 @@ class Observer:
         self._display.step(count)
 
     def epoch(self, task: int, epoch: int, loss: float, rows: Sequence[Row]) -> None:
-        self._display.epoch(task, epoch, loss)
+        self._display.epoch(task, epoch, loss, rows)
         for run, place in zip(self._runs, self._rows, strict=True):
             row = rows[place]
             told = Epoch(

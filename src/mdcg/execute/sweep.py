@@ -15,7 +15,7 @@ from typing import Any
 from mdcg.execute.context import Context
 from mdcg.execute.local import Executor, LocalExecutor
 from mdcg.execute.plan import Plan, Undone, make_plan, say_what_is_repeated
-from mdcg.execute.progress import ProgressBars, messages
+from mdcg.execute.progress import PlanDisplay, messages
 from mdcg.execute.unfinished import tidy
 from mdcg.methods.base import Preset
 from mdcg.recipes.document import Document, read_document
@@ -91,7 +91,7 @@ class Sweep:
                 tidy(context.store, self.specs)
             undone = Undone(failed=plan.failed)
             if plan.jobs:
-                with ProgressBars(plan, quiet) as display:
+                with PlanDisplay(plan, quiet) as display:
                     undone |= worker.execute(plan.jobs, context, display)
         done = {} if self.context.fresh else self.records()  # some of what others were at may be finished by now
         return replace(undone, left={name: why for name, why in undone.left.items() if name not in done})

@@ -13,12 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from mdcg.execute.plan import Job, Plan, Undone
-from mdcg.execute.progress import duration
 from mdcg.execute.sweep import Sweep
 from mdcg.methods import METHODS
 from mdcg.recipes.grid import MEMORY, label
 from mdcg.report.terminal import STYLES, spread
 from mdcg.results.settings import Setting, marks
+from mdcg.train.display import duration
 
 
 def plan_table(planned: Plan) -> Table:
