@@ -78,6 +78,22 @@ class Kept:
 
 
 @dataclass(frozen=True)
+class Version:
+    """What one call of `learn` has taught, and how the classifier fared. Lists are by class, in order of arrival."""
+
+    classes: list[Label]  # the new ones
+    images: list[int]  # that came of each class
+    held_out: list[int]  # images of each class that both accuracies are of
+    before: list[float | None]  # accuracy in percent of the classes known before; None: nothing was held out
+    after: list[float | None]  # and of all classes
+    epochs: int
+    steps: int
+    seconds: float
+    finished: str  # UTC, ISO 8601
+    mdcg: str  # its version
+
+
+@dataclass(frozen=True)
 class SavedModel:
     """A classifier with all that it needs: to classify images, and unless `kept` is None to learn the next task."""
 
@@ -86,7 +102,7 @@ class SavedModel:
     model: Model
     kept: Kept | None = None
     held_out: Exemplars | None = None  # images that are never trained on
-    versions: tuple[dict[str, Any], ...] = ()  # what was learned, call by call
+    versions: tuple[Version, ...] = ()  # call by call
     params: dict[str, Any] = field(default_factory=dict)  # of the `Learner`, as they were given
 
     @property
@@ -150,7 +166,7 @@ class SavedModel:
             **asdict(self.setup),
             "classes": self.classes,
             "sizes": self.sizes,
-            "versions": self.versions,
+            "versions": [asdict(version) for version in self.versions],
             "params": self.params,
             "learns": self.kept is not None,
         }
@@ -193,7 +209,7 @@ def _parsed(tensors: dict[str, Tensor], header: dict[str, Any]) -> SavedModel:
     elif version != VERSION:
         raise _Newer(f"format {version}; this one reads up to {VERSION}")
     classes, sizes, learns = tuple(header.pop("classes")), header.pop("sizes"), header.pop("learns")
-    versions, params = tuple(header.pop("versions")), header.pop("params")
+    versions, params = tuple(Version(**one) for one in header.pop("versions")), header.pop("params")
     tuples = {name: tuple(header[name]) for name in ("shape", "mean", "std")}
     setup = Setup(**{**header, **tuples})
     weights = below("model.", tensors)

@@ -8,7 +8,7 @@ import os
 import sys
 
 from mdcg.cli import train, sweep, search  # isort: skip  # noqa: F401 (each brings its commands, in the order of the help)
-from mdcg.cli import data, figure, report, runs, show  # noqa: F401
+from mdcg.cli import learner, data, figure, report, runs, show  # isort: skip  # noqa: F401
 from mdcg.cli.app import app
 from mdcg.errors import MdcgError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -57,18 +57,28 @@ SHARED = {
 NOT_IN_RECIPE = {"recipe", "settings", "fresh", "as_json", "members", "log", "probe"}
 
 
-def shares_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the shared options; it receives them as keywords."""
-    signature = inspect.signature(command, eval_str=True)
-    own = [item for item in signature.parameters.values() if item.kind is not inspect.Parameter.VAR_KEYWORD]
-    shared = [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=False if get_args(kind)[0] is bool else None, annotation=kind
-        )
-        for name, kind in SHARED.items()
-    ]
-    command.__signature__ = signature.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]
-    return command
+def with_options(options: Mapping[str, object]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command options from a table; it receives them as keywords."""
+
+    def given(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        own = [item for item in signature.parameters.values() if item.kind is not inspect.Parameter.VAR_KEYWORD]
+        more = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=False if get_args(kind)[0] is bool else None,
+                annotation=kind,
+            )
+            for name, kind in options.items()
+        ]
+        command.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+        return command
+
+    return given
+
+
+shares_options = with_options(SHARED)
 
 
 def asked(options: dict[str, Any], **methods: Any) -> tuple[Document, dict[str, Any]]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,17 +18,33 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 
 import mdcg
-from mdcg.errors import InputError, MdcgError
+from mdcg.data.images import ImageReader, OnError
+from mdcg.draws import Ints
+from mdcg.errors import InputError, MdcgError, unknown
 from mdcg.execute.progress import messages
-from mdcg.learner.inputs import Given, as_images, as_labels, new_classes
+from mdcg.learner.accuracy import Evaluation, lost
+from mdcg.learner.inputs import (
+    Given,
+    as_images,
+    as_labels,
+    is_files,
+    labelled_files,
+    listing,
+    new_classes,
+    positions_of,
+    read_labelled,
+    reader_of,
+    with_channels,
+)
 from mdcg.learner.setup import Params, can_learn, check_room, params_of, resolved
 from mdcg.learner.task import Arrived, NextTask, next_task
 from mdcg.learner.training import checkpoint_folder, train
 from mdcg.methods.base import Passes, Value
-from mdcg.saved import Label, Probabilities, SavedModel
+from mdcg.saved import PIXELS_AT_ONCE, Label, Probabilities, SavedModel, Version
 from mdcg.train.precision import compute
 
 logger = logging.getLogger(__name__)
+Stream = Iterator[tuple[list[Path], Probabilities]]
 
 
 class NotLearnedYet(MdcgError, NotFittedError):  # type: ignore[misc]
@@ -45,7 +61,8 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     most `held_out_images` are kept, beside the memory. `image_size` and `resize` (crop, fit or squash) are for image
     files; arrays come in the size that they have. `most_classes` is what a head can hold that has all of them from the
     start (`der`), `tasks` among how many `gem` divides its memory. Without `epochs` there are 20, or more where
-    few images would give too few steps.
+    few images would give too few steps. A file that cannot be read ends `learn`, unless `on_error` is "skip". A class
+    that loses more than `warn_drop` points of accuracy on its held-out images is named in a warning.
 
     >>> import mdcg, numpy as np
     >>> images = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 1), dtype=np.uint8)
@@ -82,6 +99,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         most_classes: int = 100,
         tasks: int = 10,
         on_error: str = "stop",
+        warn_drop: float = 10.0,
         quiet: bool = False,
     ) -> None:
         self.method = method
@@ -107,6 +125,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.most_classes = most_classes
         self.tasks = tasks
         self.on_error = on_error
+        self.warn_drop = warn_drop
         self.quiet = quiet
 
     def learn(
@@ -153,8 +172,10 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         before: SavedModel | None = getattr(self, "saved_", None)
         if before is not None:
             can_learn(before)
-        pixels = as_images(images, before.setup.shape if before else None)
-        named = as_labels(labels, len(pixels))
+        reader = self.reader(params.on_error)
+        pixels, named = read_labelled(images, labels, reader, before.setup.shape if before else None)
+        if reader.used or reader.skipped:
+            logger.info("%s.", reader.summary())
         known = before.classes if before else ()
         new = new_classes(named, known, order)
         if not new:
@@ -172,32 +193,44 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _learned(self, task: NextTask, arrived: Arrived, params: Params, save_to: Path | None) -> SavedModel:
         training, before, started = task.group.training, task.before, time.perf_counter()
         logger.info(
-            "learning %s new class%s from %s images: %s epochs of %s steps.",
-            len(arrived.new),
-            "es"[: 2 * (len(arrived.new) > 1)],
+            "learning %s from %s images: %s epochs of %s steps.",
+            listing(arrived.new),
             len(arrived.positions),
             training.epochs,
             task.steps,
         )
         with checkpoint_folder(save_to) as folder:
-            saved = train(task, compute(params.device, params.precision), folder, None)
-            version = {
-                "classes": list(arrived.new),
-                "images": np.bincount(arrived.positions, minlength=len(task.classes)).tolist(),
-                "epochs": training.epochs,
-                "steps": training.epochs * task.steps,
-                "held_out": np.bincount(task.held_out.positions.numpy(), minlength=len(task.classes)).tolist(),
-                "before": _class_accuracy(before, task) if before else [],
-                "after": _class_accuracy(saved, task),
-                "seconds": round(time.perf_counter() - started, 1),
-                "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-                "mdcg": mdcg.__version__,
-            }
+            saved = train(task, compute(params.device, params.precision), folder, params.quiet)
+            version = Version(
+                classes=list(arrived.new),
+                images=_count(arrived.positions, task),
+                held_out=_count(task.held_out.positions.numpy(), task),
+                before=_class_accuracy(before, task) if before else [],
+                after=_class_accuracy(saved, task),
+                epochs=training.epochs,
+                steps=training.epochs * task.steps,
+                seconds=round(time.perf_counter() - started, 1),
+                finished=datetime.now(UTC).isoformat(timespec="seconds"),
+                mdcg=mdcg.__version__,
+            )
             versions = (*(before.versions if before else ()), version)
             saved = replace(saved, versions=versions, params=params.as_json())
             if save_to is not None:
                 saved.save(save_to)
+        for position, (was, now) in lost(version, params.warn_drop).items():
+            logger.warning("'%s' fell from %.1f to %.1f%% on the images held out.", saved.classes[position], was, now)
         return saved
+
+    def export(self, path: Path | str, to: Literal["onnx", "torch"] = "onnx") -> None:
+        """Write the classifier as a file that needs no mdcg: uint8 images of its size in, probabilities out."""
+        from mdcg.export import Classifier, export_onnx, export_torch  # needs packages that only some have
+
+        if to not in ("onnx", "torch"):
+            raise unknown("format", to, ("onnx", "torch"))
+        saved = self._known()
+        setup, names = saved.setup, [str(name) for name in saved.classes]
+        classifier = Classifier(saved.model, setup.mean, setup.std, len(names))
+        (export_onnx if to == "onnx" else export_torch)(classifier, path, setup.shape, names)
 
     @property
     def classes_(self) -> npt.NDArray[Any]:
@@ -207,7 +240,25 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, images: Given) -> Probabilities:
         """Probabilities (n, classes), columns in the order of `classes_`."""
         saved = self._known()
-        return saved.probabilities(as_images(images, saved.setup.shape), self.device)
+        if not is_files(images):
+            return saved.probabilities(as_images(images, saved.setup.shape), self.device)
+        return np.concatenate([found for _, found in self.stream(images)])
+
+    def stream(self, files: Iterable[Path | str], reader: ImageReader | None = None) -> Stream:
+        """Image files and their probabilities, some at a time: however many there are, few are in memory.
+
+        A `reader`, as `self.reader` makes it, may skip files that cannot be read and counts them.
+        """
+        saved = self._known()
+        _, height, width = saved.setup.shape
+        for paths, images in (reader or self.reader()).stream(files, max(1, PIXELS_AT_ONCE // (height * width))):
+            yield paths, saved.probabilities(with_channels(images, saved.setup.shape), self.device)
+
+    def reader(self, on_error: OnError = "stop") -> ImageReader:
+        """What reads image files in the form that this classifier takes."""
+        saved: SavedModel | None = getattr(self, "saved_", None)
+        params = Params.of(self.get_params())
+        return reader_of(saved.setup if saved else None, params.image_size, params.resize, on_error)
 
     def predict(self, images: Given) -> npt.NDArray[Any]:
         """The class of each image, as its images were labelled."""
@@ -220,6 +271,33 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         wanted = as_labels(labels, len(predicted))
         hits = np.array([found == label for found, label in zip(predicted.tolist(), wanted, strict=True)])
         return float(np.average(hits, weights=None if sample_weight is None else np.asarray(sample_weight)))
+
+    def evaluate(
+        self,
+        images: Given,
+        labels: npt.ArrayLike | None = None,
+        *,
+        known_only: bool = False,
+        reader: ImageReader | None = None,
+    ) -> Evaluation:
+        """How it fares on labelled images, class by class; given as to `learn`, with classes that it knows.
+
+        With `known_only` images of other classes are left out. Of image files few at a time are in memory.
+        """
+        saved = self._known()
+        place = {label: position for position, label in enumerate(saved.classes)}
+        total = Evaluation.of(saved.classes, np.empty(0, np.int64), np.empty((0, len(saved.classes))))
+        files = labelled_files(images, labels, reader or self.reader())
+        if files is None:
+            pixels = as_images(images, saved.setup.shape)
+            named = as_labels(labels, len(pixels))
+            truth = positions_of(named, place, known_only)
+            return total + Evaluation.of(saved.classes, truth[truth >= 0], self.predict_proba(pixels)[truth >= 0])
+        for label, paths in files.items():
+            truth = positions_of([label], place, known_only)
+            for _, answers in self.stream(paths, reader) if truth[0] >= 0 else ():
+                total += Evaluation.of(saved.classes, np.repeat(truth, len(answers)), answers)
+        return total
 
     def save(self, path: Path | str, *, pixels: bool = True) -> None:
         """Write one safetensors file, with the memory's images: it needs no dataset any more.
@@ -256,6 +334,10 @@ def _class_accuracy(saved: SavedModel, task: NextTask) -> list[float | None]:
     """Percent of each class's held-out images that are classified right; None of a class without any."""
     positions = task.held_out.positions.numpy()
     own = positions < len(saved.classes)
-    found = saved.probabilities(task.held_out.images[torch.from_numpy(own)]).argmax(1)
-    hits = [(found == positions[own])[positions[own] == c] for c in range(len(saved.classes))]
-    return [round(100 * float(one.mean()), 2) if len(one) else None for one in hits]
+    answers = saved.probabilities(task.held_out.images[torch.from_numpy(own)])
+    return Evaluation.of(saved.classes, positions[own], answers).class_accuracy
+
+
+def _count(positions: Ints, task: NextTask) -> list[int]:
+    """Images of each class."""
+    return np.bincount(positions, minlength=len(task.classes)).tolist()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -14,20 +14,85 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from torch import Tensor
 
+from mdcg.data.decode import ImageArray, ImageFormat, Resize
+from mdcg.data.images import ImageReader, OnError
+from mdcg.draws import Ints
 from mdcg.errors import InputError
-from mdcg.saved import Label
+from mdcg.saved import Label, Setup
 
 LONGEST = 200  # characters of a class's name
+DEFAULT_SIZE = 64  # pixels of the side to which images of files are brought
+Shape = tuple[int, int, int]  # channels, height, width
 
 Given = npt.ArrayLike | Tensor | Sequence[Path | str] | Path | str
 
 
-def is_files(given: Any) -> bool:
+def is_files(given: Any) -> TypeGuard[Sequence[Path | str]]:
     """Whether image files are named, not pixels given."""
     return isinstance(given, list | tuple | np.ndarray) and len(given) > 0 and isinstance(given[0], str | Path)
 
 
-def as_images(given: Any, shape: tuple[int, int, int] | None) -> Tensor:
+def reader_of(setup: Setup | None, size: int | None, resize: Resize, on_error: OnError) -> ImageReader:
+    """What reads image files in the form that a classifier takes, or will take once it has learned some."""
+    if setup is None:
+        return ImageReader(ImageFormat(size or DEFAULT_SIZE, resize), on_error)
+    _, height, width = setup.shape
+    if height != width:
+        raise InputError(f"this model takes images of {height} × {width} pixels; give arrays, files become squares.")
+    return ImageReader(ImageFormat(height, resize), on_error)
+
+
+def read_labelled(
+    given: Given, labels: npt.ArrayLike | None, reader: ImageReader, shape: Shape | None
+) -> tuple[Tensor, list[Label]]:
+    """Images and one label for each: of a folder with one folder per class, of image files, or of arrays."""
+    if isinstance(given, str | Path):
+        if labels is not None:
+            raise InputError("labels are given with a folder, whose folders are the classes; leave them out.")
+        classes = reader.find_classes(given)
+        images, places = reader.read_classes(classes)
+        names = as_labels(list(classes), len(classes))
+        return with_channels(images, shape), [names[place] for place in places]
+    if is_files(given):
+        named = as_labels(labels, len(given))
+        images, places = reader.read(given)
+        return with_channels(images, shape), [named[place] for place in places]
+    pixels = as_images(given, shape)
+    return pixels, as_labels(labels, len(pixels))
+
+
+def labelled_files(
+    given: Given, labels: npt.ArrayLike | None, reader: ImageReader
+) -> dict[Label, list[Path]] | None:
+    """Image files by their label, of a folder with one folder per class or of a list; None of anything else."""
+    if isinstance(given, str | Path):
+        classes = reader.find_classes(given)
+        return dict(zip(as_labels(list(classes), len(classes)), classes.values(), strict=True))
+    if not is_files(given):
+        return None
+    found: dict[Label, list[Path]] = {}
+    for file, label in zip(given, as_labels(labels, len(given)), strict=True):
+        found.setdefault(label, []).append(Path(file))
+    return found
+
+
+def positions_of(labels: Sequence[Label], place: Mapping[Label, int], known_only: bool) -> Ints:
+    """The classes of labels, in order of arrival: -1 of one that is not known, if that may be."""
+    strange = [] if known_only else sorted({label for label in labels if label not in place}, key=str)
+    if strange:
+        raise InputError(
+            f"the model does not know {listing([repr(label) for label in strange])}; it knows {listing(list(place))}."
+        )
+    return np.array([place.get(label, -1) for label in labels], np.int64)
+
+
+def with_channels(images: ImageArray, shape: Shape | None) -> Tensor:
+    """Pixels of files, which have three channels, as a classifier of grey images takes them too."""
+    pixels = torch.from_numpy(images)
+    return pixels.float().mean(-1, keepdim=True).to(torch.uint8) if shape and shape[0] == 1 else pixels
+
+
+def as_images(given: Any, shape: Shape | None) -> Tensor:
     """Pixels as (n, height, width, channels), of the shape (channels, height, width) that is known, if it is."""
     if isinstance(given, str | Path):
         raise InputError(f"'{given}' is one path; give a list of paths, for instance [{str(given)!r}].")
@@ -76,6 +141,16 @@ def _as_label(label: Any) -> Label:
     if isinstance(label, bool | int) or (isinstance(label, float) and math.isfinite(label)):
         return label
     raise InputError(f"a label is {label!r}; give names or numbers.")
+
+
+def listing(classes: Sequence[Label], most: int = 6) -> str:
+    """Classes as a sentence names them, not too many of them.
+
+    >>> listing(["cat", "dog"]), listing(range(9), most=3)
+    ('cat, dog', '0, 1, 2 and 6 more')
+    """
+    named = ", ".join(map(str, classes[:most]))
+    return named if len(classes) <= most else f"{named} and {len(classes) - most} more"
 
 
 def new_classes(labels: Sequence[Label], known: Sequence[Label], order: Sequence[Label] | None) -> tuple[Label, ...]:

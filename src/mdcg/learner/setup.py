@@ -53,6 +53,7 @@ class Params(BaseModel):
     most_classes: int = Field(ge=2, le=1_000_000)
     tasks: int = Field(ge=1, le=1_000_000)
     on_error: Literal["stop", "skip"]
+    warn_drop: float = Field(ge=0)
     quiet: bool
 
     @classmethod

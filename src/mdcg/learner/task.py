@@ -47,6 +47,7 @@ class NextTask:
 
     group: Group
     number: int  # from 0 on
+    new: tuple[Label, ...]  # the classes that it brings
     classes: tuple[Label, ...]  # all of them, in order of arrival
     held_out: Exemplars  # of all classes, never trained on
     before: SavedModel | None
@@ -129,7 +130,7 @@ def next_task(
         no_past=not method.uses_memory,
     )
     chosen = epochs or enough_epochs(int(steps_per_epoch(group, number)[0]))
-    return NextTask(replace(group, training=replace(training, epochs=chosen)), number, classes, kept_out, before)
+    return NextTask(replace(group, training=replace(training, epochs=chosen)), number, arrived.new, classes, kept_out, before)
 
 
 def enough_epochs(steps: int) -> int:

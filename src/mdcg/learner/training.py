@@ -11,11 +11,13 @@ from pathlib import Path
 
 from mdcg.errors import MdcgError
 from mdcg.files import locked
+from mdcg.learner.inputs import listing
 from mdcg.learner.task import NextTask
 from mdcg.saved import SavedModel
 from mdcg.train.checkpoint import Checkpoints
 from mdcg.train.device_errors import OutOfMemory, device_errors_explained
-from mdcg.train.loop import Trainer, Watcher
+from mdcg.train.display import TrainingDisplay
+from mdcg.train.loop import Trainer
 from mdcg.train.precision import Compute
 from mdcg.train.signals import StopSignals
 
@@ -35,27 +37,32 @@ def checkpoint_folder(save_to: Path | None) -> Iterator[Path | None]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def train(task: NextTask, compute: Compute, folder: Path | None, watcher: Watcher | None) -> SavedModel:
+def train(task: NextTask, compute: Compute, folder: Path | None, quiet: bool) -> SavedModel:
     """The classifier that has learned the task; with a folder for checkpoints it goes on where it was stopped."""
     try:
-        with device_errors_explained():
-            return _trained(task, compute, folder, watcher)
+        with device_errors_explained(), TrainingDisplay(quiet) as display:
+            return _trained(task, compute, folder, display)
     except OutOfMemory as error:
         raise MdcgError("the memory is too small for this; try a smaller batch_size or image_size.") from error
 
 
-def _trained(task: NextTask, compute: Compute, folder: Path | None, watcher: Watcher | None) -> SavedModel:
-    tasks = task.number + 1
+def _trained(task: NextTask, compute: Compute, folder: Path | None, display: TrainingDisplay) -> SavedModel:
+    epochs, title = task.group.training.epochs, f"learning {listing(task.new)}"
     if folder is None:
-        state = Trainer(task.group, compute, watcher=watcher).train(task.begin(compute), tasks)
+        state = task.begin(compute)
+        display.begin(title, task.group, epochs * task.steps, 0)
+        Trainer(task.group, compute, watcher=display).train(state, tasks=task.number + 1)
     else:
         checkpoints = Checkpoints(folder / _digest(task, compute))
         _give_up_others(folder, checkpoints.folder)
         state = checkpoints.restore(lambda _: task.group, compute) or task.begin(compute)
-        if state.epoch or state.step:
-            logger.info("going on in epoch %s of %s.", state.epoch + 1, task.group.training.epochs)
+        done = state.epoch * task.steps + state.step if state.task == task.number else epochs * task.steps
+        if done:
+            logger.info("going on after %s of %s steps.", done, epochs * task.steps)
+        display.begin(title, task.group, epochs * task.steps, done)
         with StopSignals() as stop:
-            Trainer(task.group, compute, checkpoints.save, stop.requested, watcher).train(state, tasks)
+            trainer = Trainer(task.group, compute, checkpoints.save, stop.requested, display)
+            trainer.train(state, tasks=task.number + 1)
     for reason in state.failures(task.group).values():
         raise MdcgError(f"nothing was learned: {reason}")
     return task.finish(state)

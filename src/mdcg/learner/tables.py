@@ -1,0 +1,190 @@
+"""What there is to tell of a classifier: tables for the terminal, and the same as plain values for JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from mdcg.files import shown
+from mdcg.learner.accuracy import Evaluation, mean_of
+from mdcg.learner.inputs import listing
+from mdcg.saved import SavedModel
+
+WIDEST_NAME = 24  # characters of a class's name in a table
+CELL = 5  # characters of a column of the confusion matrix
+
+
+def learned_table(saved: SavedModel) -> Table:
+    """Every class after the last call of `learn`: its images, and how it fared before and after."""
+    version, known = saved.versions[-1], len(saved.versions[-1].before)
+    table = _table("class", "images", "held out", "before", "after")
+    for position, name in enumerate(saved.classes):
+        before = version.before[position] if position < known else None
+        numbers = version.images[position], version.held_out[position]
+        new = "" if position < known else "bold"
+        table.add_row(_name(name), *map(str, numbers), _percent(before), _percent(version.after[position]), style=new)
+    old, now, new = mean_of(version.before), mean_of(version.after[:known]), mean_of(version.after[known:])
+    parts = [f"known classes {_percent(old)} → {_percent(now)}"] if known else []
+    table.caption = ", ".join([*parts, f"new classes {_percent(new)}"]) + ": percent of the images held out"
+    return table
+
+
+def summary_line(saved: SavedModel, path: Path) -> str:
+    """A file in one line: what is in it, and how large it is."""
+    size = path.stat().st_size / 1e6
+    return f"{shown(path)}: {len(saved.classes)} classes in {_counted(len(saved.sizes), 'task')}, {_kept(saved)}, {size:.1f} MB"
+
+
+def info_panel(saved: SavedModel, path: Path) -> RenderableType:
+    """All that a file tells of its classifier, with the accuracy of every class over time."""
+    setup = saved.setup
+    channels, height, width = setup.shape
+    settings = {**setup.hyperparameters, **setup.head_settings}
+    lines = [
+        summary_line(saved, path),
+        f"images of {height} × {width} pixels, {channels} channel{'s' if channels > 1 else ''}",
+        f"network: {setup.backbone} with the head {setup.head}, seed {setup.seed}",
+        f"method: {setup.method or 'not known'}" + (f" ({_settings(settings)})" if settings else ""),
+        f"training: batches of {setup.batch_size}, learning rate {setup.lr:g}, momentum {setup.momentum:g}",
+    ]
+    start = 0
+    for number, size in enumerate(saved.sizes):
+        version = saved.versions[number] if len(saved.versions) == len(saved.sizes) else None
+        when = f" ({version.finished[:10]}, {version.steps} steps, {version.seconds:g} s)" if version else ""
+        lines.append(f"task {number + 1}{when}: {listing(saved.classes[start : start + size], most=20)}")
+        start += size
+    parts: list[RenderableType] = [Text("\n".join(lines))]
+    if saved.versions:
+        parts.append(over_time(saved))
+    return Group(*parts)
+
+
+def over_time(saved: SavedModel) -> Table:
+    """The accuracy of every class after each call of `learn`."""
+    table = _table("class", *(f"after {number + 1}" for number in range(len(saved.versions))))
+    for position, name in enumerate(saved.classes):
+        cells = [version.after[position] if position < len(version.after) else None for version in saved.versions]
+        table.add_row(_name(name), *map(_percent, cells))
+    table.add_row("mean", *(_percent(mean_of(version.after)) for version in saved.versions), style="bold")
+    table.caption = "percent of the images held out, as they were then"
+    return table
+
+
+def evaluation_table(now: Evaluation, then: Evaluation | None, saved: SavedModel) -> Table:
+    """Every class on labelled images: its accuracy, what has fallen, and what it is most often taken for."""
+    earlier = ["before", "change"] if then else []
+    table = _table("class", "images", "accuracy", *earlier, "most often taken for")
+    table.columns[-1].justify = "left"
+    was = dict(zip(then.classes, then.class_accuracy, strict=True)) if then else {}
+    for position, name in enumerate(now.classes):
+        found, old = now.class_accuracy[position], was.get(name)
+        changed = [_percent(old), _change(old, found)] if then else []
+        mistake = now.most_taken_for(position)
+        other = f"{_name(mistake[0])} ({mistake[1]})" if mistake else ""
+        table.add_row(_name(name), str(now.images[position]), _percent(found), *changed, other)
+    changed = [_percent(then.accuracy), ""] if then else []
+    table.add_row("all images", str(sum(now.images)), _percent(now.accuracy), *changed, "", style="bold")
+    if then is None and len(saved.versions) > 1 and (fell := _fell(saved)):
+        table.caption = f"on the images held out by 'learn', since the version before: {fell}"
+    return table
+
+
+def confusion_table(now: Evaluation, width: int) -> RenderableType:
+    """Which class is taken for which, as far as it fits into a line."""
+    first = max(len(_name(name)) for name in now.classes)
+    if first + CELL * len(now.classes) > width:
+        return Text(f"(the confusion matrix of {len(now.classes)} classes is too wide to print; --json has it)")
+    table = Table(title="images of a class (row) by the class they were taken for (column)", title_justify="left")
+    table.box = box.SIMPLE_HEAD
+    table.add_column("")
+    for number, _ in enumerate(now.classes):
+        table.add_column(str(number + 1), justify="right", no_wrap=True)
+    for number, (name, row) in enumerate(zip(now.classes, now.confusion.tolist(), strict=True)):
+        cells = [Text(str(count) if count else "·", style="bold" if place == number else "") for place, count in enumerate(row)]
+        table.add_row(f"{number + 1} {_name(name)}", *cells)
+    return table
+
+
+def evaluation_json(now: Evaluation, then: Evaluation | None) -> dict[str, Any]:
+    """An evaluation as plain values; accuracies in percent."""
+    was = dict(zip(then.classes, then.class_accuracy, strict=True)) if then else {}
+    classes = [
+        {"class": name, "images": images, "accuracy": accuracy} | ({"before": was.get(name)} if then else {})
+        for name, images, accuracy in zip(now.classes, now.images, now.class_accuracy, strict=True)
+    ]
+    return {
+        "accuracy": now.accuracy,
+        **({"before": then.accuracy} if then else {}),
+        "classes": classes,
+        "confusion": now.confusion.tolist(),
+    }
+
+
+def described(saved: SavedModel, path: Path) -> dict[str, Any]:
+    """A classifier as plain values."""
+    kept = saved.kept
+    return {
+        "file": str(path),
+        "bytes": path.stat().st_size,
+        "classes": list(saved.classes),
+        "tasks": saved.sizes,
+        "can_learn": kept is not None,
+        "memory": {"images": 0 if kept is None else len(kept.memory.positions), "size": saved.setup.memory},
+        "setup": asdict(saved.setup),
+        "versions": [asdict(version) for version in saved.versions],
+    }
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, caption_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left", no_wrap=True)
+    return table
+
+
+def _name(name: object) -> str:
+    return shown(str(name), WIDEST_NAME)
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}"
+
+
+def _change(before: float | None, now: float | None) -> str:
+    return "" if before is None or now is None else f"{now - before:+.1f}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _settings(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}" for key, value in settings.items())
+
+
+def _kept(saved: SavedModel) -> str:
+    kept = saved.kept
+    if kept is None:
+        return "no images kept, so that it can learn no more"
+    if kept.seen is not None:
+        return f"all {len(kept.seen.positions):,} images kept"
+    return f"memory of {len(kept.memory.positions):,} of {saved.setup.memory:,} images" if saved.setup.memory else "no memory"
+
+
+def _fell(saved: SavedModel) -> str:
+    """The classes that have lost accuracy by the last call of `learn`."""
+    version = saved.versions[-1]
+    pairs = zip(saved.classes, version.before, version.after, strict=False)
+    fell = [
+        f"{_name(name)} {was:.1f} → {now:.1f}"
+        for name, was, now in pairs
+        if was is not None and now is not None and now < was
+    ]
+    return listing(fell)
+
