@@ -11,7 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mdcg.data.decode import decode
+from mdcg.data.decode import ImageFormat
+from mdcg.data.images import ImageReader
 from mdcg.draws import Ints
 from mdcg.errors import MdcgError
 from mdcg.files import write_atomic
@@ -98,8 +99,7 @@ class Learner:
     def read(self, paths: Sequence[Path | str]) -> Tensor:
         """Image files of any size and kind as this learner's input: (n, H, W, C) uint8."""
         channels, height, _ = self.shape
-        pixels = [decode(_content(Path(path)), str(path), height) for path in paths]
-        images = torch.from_numpy(np.stack(pixels)) if pixels else torch.empty(0, *self.shape[1:], 3, dtype=torch.uint8)
+        images = torch.from_numpy(ImageReader(ImageFormat(height)).read(paths)[0])
         return images if channels == 3 else images.float().mean(-1, keepdim=True).to(torch.uint8)
 
     def predict(self, images: npt.ArrayLike | Tensor) -> Ints:
@@ -174,13 +174,6 @@ class Learner:
                 f"{tuple(given.shape)}; for image files use read(paths)."
             )
         return x
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise MdcgError(f"cannot read {path}: {error.strerror}; check the path.") from error
 
 
 def _empty_model(
