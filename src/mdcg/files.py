@@ -86,6 +86,17 @@ def readable(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
+def shown(path: Path | str, length: int = 300) -> str:
+    """A path for a sentence: on one line and not endless, whatever it is made of.
+
+    >>> shown("birds\\n\\udce9/" + 1000 * "x" + ".png", 20)
+    'birds �/xx…xxxxx.png'
+    """
+    text = "".join(" " if c.isspace() else c if c.isprintable() else "\ufffd" for c in str(path))
+    half = (length - 1) // 2
+    return text if len(text) <= length else f"{text[: length - 1 - half]}…{text[-half:]}"
+
+
 def in_use(folder: Path) -> bool:
     """Whether a process holds `folder`."""
     if not (folder / LOCK).exists():  # nobody ever held it, and to try would leave a file

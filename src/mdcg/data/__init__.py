@@ -3,8 +3,10 @@
 from mdcg.data.cache import Arrays, arrays
 from mdcg.data.cifar import CIFAR10, CIFAR100
 from mdcg.data.dataset import Dataset, Split
+from mdcg.data.decode import ImageFormat
 from mdcg.data.digits import DIGITS
 from mdcg.data.folder import FOLDERS
+from mdcg.data.images import ImageReader
 from mdcg.data.load import load, verify
 from mdcg.data.record import Bundled, DatasetRecord, Preprocessing, Protocol, Published
 from mdcg.data.registry import DATASETS, record_of, register_dataset
@@ -17,6 +19,8 @@ __all__ = [
     "Bundled",
     "Dataset",
     "DatasetRecord",
+    "ImageFormat",
+    "ImageReader",
     "Preprocessing",
     "Protocol",
     "Published",

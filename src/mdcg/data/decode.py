@@ -1,44 +1,184 @@
-"""Image files of any kind to uint8 RGB arrays of one size."""
+"""Image files of any kind as uint8 RGB pixels of one size."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import os
+import threading
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import BinaryIO, Literal, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError, features
+from PIL.ImageFile import ImageFile
 
-from mdcg.errors import MdcgError
+from mdcg.errors import MachineError, MdcgError, unknown
+from mdcg.files import shown
 
 ImageArray = npt.NDArray[np.uint8]
+Resize = Literal["squash", "crop", "fit"]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+VERSION = 2  # raised when the same file decodes to other pixels: what was cached is then made anew
+# Those that Pillow decodes by itself: for some others, such as EPS, it starts a program.
+FORMATS = ["PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM"]
+if "avif" in features.get_supported():
+    FORMATS.append("AVIF")
+THREADS = min(8, os.cpu_count() or 1)
+AHEAD = 4 * THREADS  # images that may wait, decoded, for their turn
+LARGE = 2**24  # pixels: an image above is decoded while no other such is
+GAP = 2  # a JPEG is decoded at a fraction of its size, but at least so many times as large as is asked for
+UNKNOWN, DAMAGED = "of no known format", "damaged"
+TURNS = {  # what undoes each EXIF orientation
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+_large = threading.Lock()
+# Below we refuse such images ourselves. Last in the list: whoever asks for these warnings still gets them.
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning, append=True)
 
 
-def decode(content: bytes, name: str, size: int | None = None) -> ImageArray:
-    """(height, width, 3) from an encoded image: grey, palette, CMYK, 16-bit and rotated ones included."""
+@dataclass(frozen=True)
+class ImageFormat:
+    """The form that every image is brought to: `size` × `size` pixels, red, green and blue.
+
+    An image that is not square is stretched (`squash`), cut to its centre (`crop`) or surrounded by the background
+    (`fit`). What is transparent shows the background too.
+    """
+
+    size: int
+    resize: Resize = "squash"
+    background: tuple[int, int, int] = (255, 255, 255)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.size, int) or not 4 <= self.size <= 1024:
+            raise MdcgError(f"the image size must be between 4 and 1024 pixels, not {self.size}.")
+        if self.resize not in get_args(Resize):
+            raise unknown("way to resize", str(self.resize), get_args(Resize))
+        colour = self.background if isinstance(self.background, tuple) else ()
+        if len(colour) != 3 or not all(isinstance(one, int) and 0 <= one <= 255 for one in colour):
+            raise MdcgError(f"the background must be (red, green, blue) from 0 to 255, not {self.background}.")
+
+
+class BadImage(MdcgError):
+    """A file that cannot be used as an image; `why` says it in a word, for counting."""
+
+    def __init__(self, text: str, why: str) -> None:
+        super().__init__(text)
+        self.why = why
+
+
+def decode(file: BinaryIO, name: str, format: ImageFormat) -> ImageArray:
+    """Pixels (size, size, 3) of an encoded image, turned upright; of an animation, the first frame."""
     try:
-        with Image.open(io.BytesIO(content)) as opened:
-            image = ImageOps.exif_transpose(opened)
-            if image.mode == "F":
-                raise ValueError("its pixels are floating-point numbers, convert it to 8 or 16 bits")
-            if image.mode.startswith("I"):  # 16 bits, which PIL would clip at 255 instead of scaling
-                grey = np.asarray(image).astype(np.int64).clip(0, 65535) >> 8
-                image = Image.fromarray(grey.astype(np.uint8))
-            image = image.convert("RGB")
-            if size is not None and image.size != (size, size):
-                image = image.resize((size, size), Image.Resampling.BILINEAR)
-            return np.asarray(image)
+        with Image.open(file, formats=FORMATS) as image:
+            image.draft(None, (GAP * format.size, GAP * format.size))  # does nothing unless it is a JPEG
+            pixels = image.width * image.height
+            if Image.MAX_IMAGE_PIXELS and pixels > Image.MAX_IMAGE_PIXELS:
+                raise Image.DecompressionBombError
+            with _large if pixels > LARGE else nullcontext():
+                return np.asarray(_resized(_opaque(_upright(image), format.background), format))
+    except MdcgError:
+        raise
     except UnidentifiedImageError as error:
-        raise MdcgError(f"{name} is not an image of a known format; repair or remove it.") from error
+        raise BadImage(f"{name} is not an image of a known format; repair or remove it.", UNKNOWN) from error
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise BadImage(f"{name} has too many pixels to be read safely; make it smaller.", "too large") from error
+    except _TooDeep as error:
+        raise BadImage(
+            f"the pixels of {name} are {error}; convert it to 8 or 16 bits.", "not of 8 or 16 bits"
+        ) from error
+    except MemoryError as error:
+        raise MachineError(
+            f"there is not enough memory to decode {name}; close other programs, or make the image smaller."
+        ) from error
     except Exception as error:  # a decoder meets anything: besides its own errors also struct's, zlib's, …
-        raise MdcgError(f"{name} is not a readable image ({error}); repair or remove it.") from error
+        reason = shown(str(error) or type(error).__name__, 150)
+        raise BadImage(f"{name} is not a readable image ({reason}); repair or remove it.", DAMAGED) from error
 
 
-def decode_all(count: int, read: Callable[[int], tuple[bytes, str]], size: int) -> ImageArray:
-    """Many images of one size; `read` gives the content and name of each, by number."""
-    images = np.empty((count, size, size, 3), np.uint8)
-    with ThreadPoolExecutor() as pool:
-        for row, image in enumerate(pool.map(lambda row: decode(*read(row), size), range(count))):
-            images[row] = image
-    return images
+def ahead(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """The result of each item, in order, while threads work on the next ones, but on no more than `AHEAD`.
+
+    >>> list(ahead(abs, [-3, 1, -2]))
+    [3, 1, 2]
+    """
+    waiting: deque[Future[Result]] = deque()
+    with ThreadPoolExecutor(THREADS) as pool:
+        try:
+            for item in items:
+                waiting.append(pool.submit(work, item))
+                if len(waiting) > AHEAD:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:  # after an error, or where nobody wants the rest
+            for future in waiting:
+                future.cancel()
+
+
+class _TooDeep(Exception):
+    """Pixels of a kind that does not say which number is white."""
+
+
+def _upright(image: ImageFile) -> Image.Image:
+    """The whole image, read and turned as its EXIF data ask for."""
+    stored = image.tile[0][3] if image.tile else None  # known only until the image is read
+    image.load()
+    key = image.info.get("transparency")  # a grey or a colour, in the numbers of the file; the pixels are scaled to 255
+    if isinstance(key, int) and stored in ("1", "L;2", "L;4"):
+        image.info["transparency"] = min(key * {"1": 255, "L;2": 85, "L;4": 17}[stored], 255)
+    elif isinstance(key, tuple) and stored == "RGB;16B":
+        image.info["transparency"] = tuple(one >> 8 for one in key)
+    try:
+        turn = TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:  # damaged EXIF data are no reason to do without the image
+        turn = None
+    return image if turn is None else image.transpose(turn)
+
+
+def _opaque(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:
+    """Red, green and blue of any kind of image, laid on the background."""
+    if image.mode == "F":
+        raise _TooDeep("floating-point numbers")
+    if image.mode.startswith("I"):  # which Pillow would clip at 255 instead of scaling
+        deep = np.asarray(image)
+        if deep.min() < 0 or deep.max() > 65535:
+            raise _TooDeep("32-bit numbers")
+        grey, key = Image.fromarray((deep >> 8).astype(np.uint8)), image.info.get("transparency")
+        image = grey if key is None else Image.merge("LA", [grey, Image.fromarray(np.uint8(255) * (deep != key))])
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    seen = image.convert("LA").convert("RGBA") if image.mode == "La" else image.convert("RGBA")
+    canvas = Image.new("RGB", image.size, background)
+    canvas.paste(seen, mask=seen)
+    return canvas
+
+
+def _resized(image: Image.Image, format: ImageFormat) -> Image.Image:
+    """The image in its square."""
+    side, (width, height), how = format.size, image.size, Image.Resampling.BILINEAR
+    if format.resize == "fit":
+        longer = max(width, height)
+        inner = max(1, round(width * side / longer)), max(1, round(height * side / longer))
+        canvas = Image.new("RGB", (side, side), format.background)
+        canvas.paste(image.resize(inner, how), ((side - inner[0]) // 2, (side - inner[1]) // 2))
+        return canvas
+    if format.resize == "crop":
+        shorter = min(width, height)
+        left, top = (width - shorter) // 2, (height - shorter) // 2
+        return image.resize((side, side), how, box=(left, top, left + shorter, top + shorter))
+    # Smaller first, then larger: a line of a million pixels would else become a million lines.
+    return image.resize((min(width, side), min(height, side)), how).resize((side, side), how)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from mdcg.data.cache import Arrays, arrays
 from mdcg.data.cifar import CIFAR10_MEAN, CIFAR10_STD
-from mdcg.data.decode import ImageArray, decode_all
+from mdcg.data.decode import ImageArray, ImageFormat, ahead, decode
 from mdcg.data.record import Preprocessing, Protocol, Published
 from mdcg.data.source import read, stamp
 from mdcg.errors import MdcgError
@@ -59,7 +62,13 @@ class TinyImageNet(Published):
         test = {f"val/images/{name}": label[wnid] for name, wnid in sorted(val)}
 
         def pixels(chosen: list[str]) -> ImageArray:
-            return decode_all(len(chosen), lambda row: (files[chosen[row]], str(path / chosen[row])), SIDE)
+            images = np.empty((len(chosen), SIDE, SIDE, 3), np.uint8)
+            format = ImageFormat(SIDE)
+            for row, image in enumerate(
+                ahead(lambda one: decode(io.BytesIO(files[one]), str(path / one), format), chosen)
+            ):
+                images[row] = image
+            return images
 
         return arrays(
             (pixels(train), [label[name.split("/")[1]] for name in train]),
