@@ -97,7 +97,9 @@ def predict(
     reader = learner.reader(on_error)
     found = _ranked(learner, reader, images, top)
     if as_json:
-        _print_json_list({"path": path, "classes": [{"class": c, "probability": p} for c, p in best]} for path, best in found)
+        _print_json_list(
+            {"path": path, "classes": [{"class": c, "probability": p} for c, p in best]} for path, best in found
+        )
     elif as_csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         count = min(top, len(learner.classes_))
@@ -168,7 +170,9 @@ def info(model: Annotated[Path, MODEL], as_json: Annotated[bool, AS_JSON] = Fals
 def _loaded(model: Path, device: str) -> Learner:
     from mdcg.learner import Learner
 
-    return Learner.load(model).set_params(device=device)
+    learner = Learner.load(model)
+    learner.set_params(device=device)
+    return learner
 
 
 def _described(learner: Learner, path: Path) -> dict[str, Any]:

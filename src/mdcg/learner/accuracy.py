@@ -38,7 +38,9 @@ class Evaluation:
     def class_accuracy(self) -> list[float | None]:
         """Accuracy of each class in percent; None of a class without an image."""
         hits = np.diag(self.confusion).tolist()
-        return [round(100 * right / every, 2) if every else None for right, every in zip(hits, self.images, strict=True)]
+        return [
+            round(100 * right / every, 2) if every else None for right, every in zip(hits, self.images, strict=True)
+        ]
 
     @property
     def accuracy(self) -> float | None:

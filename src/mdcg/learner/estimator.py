@@ -340,4 +340,5 @@ def _class_accuracy(saved: SavedModel, task: NextTask) -> list[float | None]:
 
 def _count(positions: Ints, task: NextTask) -> list[int]:
     """Images of each class."""
-    return np.bincount(positions, minlength=len(task.classes)).tolist()
+    counts: list[int] = np.bincount(positions, minlength=len(task.classes)).tolist()
+    return counts

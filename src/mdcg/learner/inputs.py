@@ -61,9 +61,7 @@ def read_labelled(
     return pixels, as_labels(labels, len(pixels))
 
 
-def labelled_files(
-    given: Given, labels: npt.ArrayLike | None, reader: ImageReader
-) -> dict[Label, list[Path]] | None:
+def labelled_files(given: Given, labels: npt.ArrayLike | None, reader: ImageReader) -> dict[Label, list[Path]] | None:
     """Image files by their label, of a folder with one folder per class or of a list; None of anything else."""
     if isinstance(given, str | Path):
         classes = reader.find_classes(given)

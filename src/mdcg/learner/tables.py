@@ -27,8 +27,8 @@ def learned_table(saved: SavedModel) -> Table:
     for position, name in enumerate(saved.classes):
         before = version.before[position] if position < known else None
         numbers = version.images[position], version.held_out[position]
-        new = "" if position < known else "bold"
-        table.add_row(_name(name), *map(str, numbers), _percent(before), _percent(version.after[position]), style=new)
+        style = "" if position < known else "bold"
+        table.add_row(_name(name), *map(str, numbers), _percent(before), _percent(version.after[position]), style=style)
     old, now, new = mean_of(version.before), mean_of(version.after[:known]), mean_of(version.after[known:])
     parts = [f"known classes {_percent(old)} → {_percent(now)}"] if known else []
     table.caption = ", ".join([*parts, f"new classes {_percent(new)}"]) + ": percent of the images held out"
@@ -37,8 +37,8 @@ def learned_table(saved: SavedModel) -> Table:
 
 def summary_line(saved: SavedModel, path: Path) -> str:
     """A file in one line: what is in it, and how large it is."""
-    size = path.stat().st_size / 1e6
-    return f"{shown(path)}: {len(saved.classes)} classes in {_counted(len(saved.sizes), 'task')}, {_kept(saved)}, {size:.1f} MB"
+    size, tasks = path.stat().st_size / 1e6, _counted(len(saved.sizes), "task")
+    return f"{shown(path)}: {len(saved.classes)} classes in {tasks}, {_kept(saved)}, {size:.1f} MB"
 
 
 def info_panel(saved: SavedModel, path: Path) -> RenderableType:
@@ -106,7 +106,10 @@ def confusion_table(now: Evaluation, width: int) -> RenderableType:
     for number, _ in enumerate(now.classes):
         table.add_column(str(number + 1), justify="right", no_wrap=True)
     for number, (name, row) in enumerate(zip(now.classes, now.confusion.tolist(), strict=True)):
-        cells = [Text(str(count) if count else "·", style="bold" if place == number else "") for place, count in enumerate(row)]
+        cells = [
+            Text(str(count) if count else "·", style="bold" if place == number else "")
+            for place, count in enumerate(row)
+        ]
         table.add_row(f"{number + 1} {_name(name)}", *cells)
     return table
 
@@ -165,7 +168,9 @@ def _counted(count: int, what: str) -> str:
 
 
 def _settings(settings: dict[str, Any]) -> str:
-    return ", ".join(f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}" for key, value in settings.items())
+    return ", ".join(
+        f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}" for key, value in settings.items()
+    )
 
 
 def _kept(saved: SavedModel) -> str:
@@ -174,7 +179,11 @@ def _kept(saved: SavedModel) -> str:
         return "no images kept, so that it can learn no more"
     if kept.seen is not None:
         return f"all {len(kept.seen.positions):,} images kept"
-    return f"memory of {len(kept.memory.positions):,} of {saved.setup.memory:,} images" if saved.setup.memory else "no memory"
+    return (
+        f"memory of {len(kept.memory.positions):,} of {saved.setup.memory:,} images"
+        if saved.setup.memory
+        else "no memory"
+    )
 
 
 def _fell(saved: SavedModel) -> str:
@@ -187,4 +196,3 @@ def _fell(saved: SavedModel) -> str:
         if was is not None and now is not None and now < was
     ]
     return listing(fell)
-

@@ -130,7 +130,9 @@ def next_task(
         no_past=not method.uses_memory,
     )
     chosen = epochs or enough_epochs(int(steps_per_epoch(group, number)[0]))
-    return NextTask(replace(group, training=replace(training, epochs=chosen)), number, arrived.new, classes, kept_out, before)
+    return NextTask(
+        replace(group, training=replace(training, epochs=chosen)), number, arrived.new, classes, kept_out, before
+    )
 
 
 def enough_epochs(steps: int) -> int:
