@@ -150,8 +150,10 @@ class SavedModel:
         _, height, width = self.setup.shape
         parts = [np.empty((0, len(self.classes)))]
         with where.settings():
-            for chunk in images.split(max(1, PIXELS_AT_ONCE // (height * width))):
-                logits = model(pixels.normalise(chunk.to(where.device))[None])[0, :, : len(self.classes)]
+            size = max(1, PIXELS_AT_ONCE // (height * width))
+            for start in range(0, len(images), size):
+                chunk = images[start : start + size].to(where.device)
+                logits = model(pixels.normalise(chunk)[None])[0, :, : len(self.classes)]
                 parts.append(logits.double().softmax(-1).cpu().numpy())
         return np.concatenate(parts)
 
