@@ -14,7 +14,21 @@ from mdcg.methods import METHODS
 from mdcg.saved import SavedModel
 from tests.learner.streams import NAME, SEED, TASKS, assert_same, learner_like, task_images, toys
 
-OURS = ["cumulative", "der", "er-ace", "er-lode", "gdumb", "gem", "ld", "md", "md-cg", "naive", "replay", "rpc", "ss-il"]
+OURS = [
+    "cumulative",
+    "der",
+    "er-ace",
+    "er-lode",
+    "gdumb",
+    "gem",
+    "ld",
+    "md",
+    "md-cg",
+    "naive",
+    "replay",
+    "rpc",
+    "ss-il",
+]
 
 
 def test_all_of_our_methods_are_here() -> None:
@@ -56,4 +70,7 @@ def test_a_run_is_taken_up(tmp_path: Path) -> None:
     for learner in (mdcg.Learner.load(file), alone):
         more = np.random.default_rng(0).integers(0, 256, (30, 8, 8, 1), dtype=np.uint8)
         learner.set_params(hold_out=0, epochs=2, quiet=True).learn(more, ["new"] * 30)
-    assert_same(mdcg.Learner.load(file).set_params(hold_out=0, epochs=2, quiet=True).learn(more, ["new"] * 30).saved_, alone.saved_)
+    assert_same(
+        mdcg.Learner.load(file).set_params(hold_out=0, epochs=2, quiet=True).learn(more, ["new"] * 30).saved_,
+        alone.saved_,
+    )

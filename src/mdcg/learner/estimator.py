@@ -32,7 +32,7 @@ from mdcg.learner.inputs import (
     listing,
     new_classes,
     positions_of,
-    read_labelled,
+    read_files,
     reader_of,
     with_channels,
 )
@@ -146,20 +146,18 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with messages(params.quiet):
             return self._learn(params, images, labels, order, Path(save_to) if save_to else None)
 
-    def fit(self, images: Given, labels: npt.ArrayLike | None = None) -> Self:
+    def fit(self, X: Given, y: npt.ArrayLike | None = None) -> Self:
         """Forget all that was learned, and learn these images as the first task."""
         self.__dict__.pop("saved_", None)
-        return self.learn(images, labels)
+        return self.learn(X, y)
 
-    def partial_fit(
-        self, images: Given, labels: npt.ArrayLike | None = None, classes: npt.ArrayLike | None = None
-    ) -> Self:
-        """Learn one more task, as `learn` does; of `classes`, all that may ever come, only the labels are checked."""
-        if classes is not None and labels is not None:
-            strange = set(np.asarray(labels).tolist()) - set(np.asarray(classes).tolist())
+    def partial_fit(self, X: Given, y: npt.ArrayLike | None = None, classes: npt.ArrayLike | None = None) -> Self:
+        """Learn one more task, as `learn` does. If all `classes` that may ever come are told, a label must be one."""
+        if classes is not None and y is not None:
+            strange = set(np.asarray(y).ravel().tolist()) - set(np.asarray(classes).ravel().tolist())
             if strange:
                 raise InputError(f"label {min(strange)!r} is not among the classes that were said to come.")
-        return self.learn(images, labels)
+        return self.learn(X, y)
 
     def _learn(
         self,
@@ -172,10 +170,14 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         before: SavedModel | None = getattr(self, "saved_", None)
         if before is not None:
             can_learn(before)
-        reader = self.reader(params.on_error)
-        pixels, named = read_labelled(images, labels, reader, before.setup.shape if before else None)
-        if reader.used or reader.skipped:
+        shape = before.setup.shape if before else None
+        if isinstance(images, str | Path) or is_files(images):
+            reader = self.reader(params.on_error)
+            pixels, named = read_files(images, labels, reader, shape)
             logger.info("%s.", reader.summary())
+        else:
+            pixels = as_images(images, shape)
+            named = as_labels(labels, len(pixels))
         known = before.classes if before else ()
         new = new_classes(named, known, order)
         if not new:
@@ -237,12 +239,12 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """All classes that it knows, in order of arrival: names or numbers, as they were given."""
         return np.array(self._known().classes)
 
-    def predict_proba(self, images: Given) -> Probabilities:
-        """Probabilities (n, classes), columns in the order of `classes_`."""
+    def predict_proba(self, X: Given) -> Probabilities:
+        """Probabilities (n, classes) of images, given as arrays or files; columns in the order of `classes_`."""
         saved = self._known()
-        if not is_files(images):
-            return saved.probabilities(as_images(images, saved.setup.shape), self.device)
-        return np.concatenate([found for _, found in self.stream(images)])
+        if not is_files(X):
+            return saved.probabilities(as_images(X, saved.setup.shape), self.device)
+        return np.concatenate([found for _, found in self.stream(X)])
 
     def stream(self, files: Iterable[Path | str], reader: ImageReader | None = None) -> Stream:
         """Image files and their probabilities, some at a time: however many there are, few are in memory.
@@ -260,15 +262,15 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         params = Params.of(self.get_params())
         return reader_of(saved.setup if saved else None, params.image_size, params.resize, on_error)
 
-    def predict(self, images: Given) -> npt.NDArray[Any]:
+    def predict(self, X: Given) -> npt.NDArray[Any]:
         """The class of each image, as its images were labelled."""
-        classes: npt.NDArray[Any] = self.classes_[self.predict_proba(images).argmax(1)]
+        classes: npt.NDArray[Any] = self.classes_[self.predict_proba(X).argmax(1)]
         return classes
 
-    def score(self, images: Given, labels: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> float:
+    def score(self, X: Given, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> float:
         """Accuracy between 0 and 1, as in scikit-learn."""
-        predicted = self.predict(images)
-        wanted = as_labels(labels, len(predicted))
+        predicted = self.predict(X)
+        wanted = as_labels(y, len(predicted))
         hits = np.array([found == label for found, label in zip(predicted.tolist(), wanted, strict=True)])
         return float(np.average(hits, weights=None if sample_weight is None else np.asarray(sample_weight)))
 

@@ -42,10 +42,10 @@ def reader_of(setup: Setup | None, size: int | None, resize: Resize, on_error: O
     return ImageReader(ImageFormat(height, resize), on_error)
 
 
-def read_labelled(
-    given: Given, labels: npt.ArrayLike | None, reader: ImageReader, shape: Shape | None
+def read_files(
+    given: Sequence[Path | str] | Path | str, labels: npt.ArrayLike | None, reader: ImageReader, shape: Shape | None
 ) -> tuple[Tensor, list[Label]]:
-    """Images and one label for each: of a folder with one folder per class, of image files, or of arrays."""
+    """Images and one label for each, of a folder with one folder per class or of a list of files."""
     if isinstance(given, str | Path):
         if labels is not None:
             raise InputError("labels are given with a folder, whose folders are the classes; leave them out.")
@@ -53,12 +53,9 @@ def read_labelled(
         images, places = reader.read_classes(classes)
         names = as_labels(list(classes), len(classes))
         return with_channels(images, shape), [names[place] for place in places]
-    if is_files(given):
-        named = as_labels(labels, len(given))
-        images, places = reader.read(given)
-        return with_channels(images, shape), [named[place] for place in places]
-    pixels = as_images(given, shape)
-    return pixels, as_labels(labels, len(pixels))
+    named = as_labels(labels, len(given))
+    images, places = reader.read(given)
+    return with_channels(images, shape), [named[place] for place in places]
 
 
 def labelled_files(given: Given, labels: npt.ArrayLike | None, reader: ImageReader) -> dict[Label, list[Path]] | None:
