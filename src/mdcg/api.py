@@ -1,4 +1,4 @@
-"""`mdcg.run` and `mdcg.compare`: from what is asked to results, in one call."""
+"""The Python calls `mdcg.run` and `mdcg.compare`, which train what is asked for and return the results."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Result:
 
     @property
     def R(self) -> Matrix:
-        """(seeds, tasks, tasks): accuracy on task j after task i, NaN where j > i."""
+        """The accuracy matrices (seeds, tasks, tasks): accuracy on task j after task i, NaN where j > i."""
         return self.setting.matrices
 
     @property
@@ -66,12 +66,12 @@ class Result:
 
     @property
     def mean(self) -> dict[str, float]:
-        """Mean over seeds of every metric, by name."""
+        """The mean over seeds of every metric, by name."""
         return {name: self.setting.stats[name].mean for name in metrics.NAMES}
 
     @property
     def std(self) -> dict[str, float]:
-        """Sample standard deviation over seeds; NaN for a single one."""
+        """The sample standard deviation over seeds; NaN for a single one."""
         return {name: self.setting.stats[name].std for name in metrics.NAMES}
 
     @property
@@ -81,6 +81,7 @@ class Result:
 
     @cached_property
     def learners(self) -> list[Learner]:
+        """The trained classifiers, one per seed."""
         return [self._learner(run.record, run.folder) for run in self.setting.runs]
 
     def _learner(self, record: Record, place: Path) -> Learner:
@@ -99,10 +100,12 @@ class Result:
         return learner
 
     def measured(self, probe: str) -> list[dict[str, Any]]:
-        """What a probe measured: a row per look, with the run's seed."""
+        """The rows that a probe measured, one per look, each with the run's seed."""
         return [{"seed": run.spec.seed, **row} for run in self.setting.runs for row in run.measured(probe)]
 
     def as_json(self) -> dict[str, Any]:
+        """The result as plain values for JSON."""
+
         def clean(values: dict[str, float]) -> dict[str, float | None]:
             return {name: None if np.isnan(value) else round(value, 6) for name, value in values.items()}
 
@@ -114,7 +117,7 @@ class Result:
 
 
 class Asked(TypedDict, total=False):
-    """What `run` and `compare` both take besides their methods, see `Recipe`; what is left out follows the paper."""
+    """The options that `run` and `compare` share, see `Recipe`; what is left out follows the paper."""
 
     title: str | None
     preset: Preset | None

@@ -19,11 +19,11 @@ class MdcgError(Exception):
 
 
 class MachineError(MdcgError):
-    """The disk or the GPU is to blame, not what was asked for: other runs would fare no better."""
+    """The error of a disk or GPU that fails, whatever was asked for: other runs would fare no better."""
 
 
 class Busy(MdcgError):
-    """Another process is at it."""
+    """The error for a folder that another process is working in."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str], about: str | None = None) -> MdcgError:

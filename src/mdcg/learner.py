@@ -1,4 +1,4 @@
-"""A trained classifier to hold in the hand: predict, score, save, load."""
+"""The learner: a trained classifier that can predict, score, save and load."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Learner:
 
     @classmethod
     def of(cls, group: Group, state: State, k: int) -> Learner:
-        """Member k of a trained group, on the CPU."""
+        """Take member k of a trained group, on the CPU."""
         member, dataset = group.members[k], group.dataset
         order = group.views[k].scenario.order[: state.model.head.classes]
         learner = cls(
@@ -77,11 +77,11 @@ class Learner:
 
     @property
     def classes(self) -> list[str]:
-        """Names of the classes it knows, in order of arrival."""
+        """The names of the classes it knows, in order of arrival."""
         return [self.class_names[label] for label in self.order]
 
     def predict_proba(self, images: npt.ArrayLike | Tensor) -> npt.NDArray[np.float64]:
-        """Probabilities (n, classes known), columns in the order of `classes`."""
+        """The probabilities (n, classes known), columns in the order of `classes`."""
         x = self._checked(images)
         if not len(x):
             return np.empty((0, len(self.order)))
@@ -96,19 +96,19 @@ class Learner:
         return torch.cat(parts).numpy()
 
     def read(self, paths: Sequence[Path | str]) -> Tensor:
-        """Image files of any size and kind as this learner's input: (n, H, W, C) uint8."""
+        """Read image files of any size and kind as this learner's input: (n, H, W, C) uint8."""
         channels, height, _ = self.shape
         pixels = [decode(_content(Path(path)), str(path), height) for path in paths]
         images = torch.from_numpy(np.stack(pixels)) if pixels else torch.empty(0, *self.shape[1:], 3, dtype=torch.uint8)
         return images if channels == 3 else images.float().mean(-1, keepdim=True).to(torch.uint8)
 
     def predict(self, images: npt.ArrayLike | Tensor) -> Ints:
-        """Dataset labels of images (n, H, W, C), uint8 from 0 to 255; `class_names[label]` is a label's name."""
+        """The dataset labels of images (n, H, W, C), uint8 from 0 to 255; `class_names[label]` is a label's name."""
         labels: Ints = np.asarray(self.order, np.int64)[self.predict_proba(images).argmax(1)]
         return labels
 
     def score(self, images: npt.ArrayLike | Tensor, labels: npt.ArrayLike) -> float:
-        """Accuracy between 0 and 1, as in scikit-learn."""
+        """The accuracy between 0 and 1, as in scikit-learn."""
         return float((self.predict(images) == np.asarray(labels)).mean())
 
     def save(self, path: Path | str) -> None:

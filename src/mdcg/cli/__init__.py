@@ -14,7 +14,7 @@ from mdcg.errors import MdcgError
 
 
 def main() -> None:
-    """Run the command line: what a person can mend is one sentence and exit code 2."""
+    """Run the command line; a mistake that a person can mend is one sentence and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without these letters is no reason to fail
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 class _ToStderr(logging.Handler):
-    """What the library has to say, as a sentence of this command."""
+    """Prints the library's messages to standard error, as sentences of this command."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print(f"mdcg: {record.getMessage()}", file=sys.stderr)

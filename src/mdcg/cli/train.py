@@ -88,7 +88,7 @@ def _results(sweep: Sweep, options: dict[str, Any]) -> dict[str, Result]:
 
 
 def _print_share(sweep: Sweep, options: dict[str, Any]) -> None:
-    """What probes took of the time, where there were any."""
+    """Print how much of the time probes took, where there were any."""
     from mdcg.runs.share import Share
 
     store = sweep.context.store
@@ -119,7 +119,7 @@ def _print_comparison(
 
 
 def again(fresh: bool) -> str:
-    """The command that goes on where this one was stopped."""
+    """The command that resumes the one that was stopped."""
     return "the same command without --fresh" if fresh else "the same command again"
 
 

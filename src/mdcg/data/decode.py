@@ -1,4 +1,4 @@
-"""Image files of any kind to uint8 RGB arrays of one size."""
+"""Decoding: image files of any kind to uint8 RGB arrays of one size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ImageArray = npt.NDArray[np.uint8]
 
 
 def decode(content: bytes, name: str, size: int | None = None) -> ImageArray:
-    """(height, width, 3) from an encoded image: grey, palette, CMYK, 16-bit and rotated ones included."""
+    """Decode an image to (height, width, 3): grey, palette, CMYK, 16-bit and rotated ones included."""
     try:
         with Image.open(io.BytesIO(content)) as opened:
             image = ImageOps.exif_transpose(opened)
@@ -36,7 +36,7 @@ def decode(content: bytes, name: str, size: int | None = None) -> ImageArray:
 
 
 def decode_all(count: int, read: Callable[[int], tuple[bytes, str]], size: int) -> ImageArray:
-    """Many images of one size; `read` gives the content and name of each, by number."""
+    """Decode many images to one size; `read` gives the content and name of each, by number."""
     images = np.empty((count, size, size, 3), np.uint8)
     with ThreadPoolExecutor() as pool:
         for row, image in enumerate(pool.map(lambda row: decode(*read(row), size), range(count))):

@@ -38,7 +38,7 @@ class Folders(DatasetRecord):
 
 
 class Folder:
-    """Classes are folders; images of any size are resized to `size` × `size`."""
+    """A folder of images, whose folders are the classes; images of any size are resized to `size` × `size`."""
 
     def __init__(self, path: Path, size: int) -> None:
         if not path.is_dir():
@@ -86,7 +86,7 @@ class Folder:
         return arrays((images[train], labels[train]), (images[test], labels[test]), self._readable_names())
 
     def _readable_names(self) -> list[str]:
-        """Folder names may be any bytes; what is not UTF-8 is shown with replacement characters."""
+        """The class names as text: folder names may be any bytes, and what is not UTF-8 gets replacement characters."""
         return [os.fsencode(name).decode(errors="replace") for name in self.names]
 
     def _load(self, classes: dict[str, list[Path]]) -> tuple[ImageArray, Ints]:

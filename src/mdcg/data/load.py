@@ -15,7 +15,7 @@ from mdcg.files import remove_partial
 
 
 def load(name: str, data: Path | None = None, size: int | None = None, download: bool = False) -> Dataset:
-    """A dataset, ready for use.
+    """Load a dataset, ready for use.
 
     `data` is where archives and unpacked folders are looked for, or `$MDCG_DATA`. Where neither is given, the
     cache folder is, and what is missing there is downloaded; `download` does so into `data` too. `size` is the
@@ -43,7 +43,7 @@ def load(name: str, data: Path | None = None, size: int | None = None, download:
 
 
 def verify(name: str, data: Path | None = None, size: int | None = None) -> str:
-    """Check every byte of a dataset's source and of its cache; says what was checked."""
+    """Check every byte of a dataset's source and of its cache; return what was checked."""
     record = record_of(name)
     source = record.source(data, size, download=None)
     fresh = read_anew(record, source)  # raises where a file is missing or altered
@@ -60,7 +60,7 @@ def verify(name: str, data: Path | None = None, size: int | None = None) -> str:
 
 
 def read_anew(record: DatasetRecord, source: Source) -> Arrays:
-    """The images from where they come from, not from the cache."""
+    """Read the images from their source, not from the cache."""
     try:
         content = source.read()
         check(content, record.shape)

@@ -1,4 +1,4 @@
-"""What runs need while they train, as one object that any process can work from."""
+"""The context: what runs need while they train, as one object that any process can work from."""
 
 from __future__ import annotations
 
@@ -65,5 +65,5 @@ class Context:
         return compute(self.device, spec.precision)
 
     def device_type(self, spec: RunSpec) -> str:
-        """cpu or cuda, of where the run will train."""
+        """The type of the device where the run will train: cpu or cuda."""
         return self.device if self.remote else self.compute(spec).device.type

@@ -1,4 +1,4 @@
-"""Jobs done in this process, one after the other."""
+"""The executor of this machine: jobs are done in this process, one after the other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mdcg.runs.failures import note_failure
 
 
 class Executor(Protocol):
-    """What has jobs done."""
+    """Whatever executes jobs: this process, or a cluster."""
 
     def prepare(self, context: Context) -> Context:
         """The context as it is where the work will be done."""
@@ -44,7 +44,7 @@ class LocalExecutor:
 
 
 def do_job(job: Job, context: Context) -> Undone:
-    """Train a job's runs. What the machine is to blame for is raised; what others are at is left to them."""
+    """Train a job's runs. Errors of the machine are raised; runs that other processes hold are left to them."""
     source()  # now: the files may change while runs train
     store = context.store
     undone = Undone(left={spec.name: "another process is at it" for spec in job.specs if in_use(store.folder(spec))})

@@ -1,4 +1,4 @@
-"""What is shown while runs train: bars on a terminal, else a line for each group that is done."""
+"""The progress of runs that train: bars on a terminal, else a line for each group that is done."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ logger = logging.getLogger(__name__)
 
 
 class Display(Protocol):
-    """What somebody who waits is shown of groups that train."""
+    """Shows somebody who waits how groups train."""
 
     def begin(self, title: str, group: Group, total: int, done: int) -> None:
-        """A group begins: so many steps, some of them done before."""
+        """Show that a group begins: so many steps, some of them done before."""
 
     def step(self, count: int) -> None:
-        """So many more steps are done."""
+        """Show that so many more steps are done."""
 
     def epoch(self, task: int, epoch: int, loss: float) -> None:
-        """An epoch is over."""
+        """Show that an epoch is over."""
 
     def running(self, runs: int) -> None:
-        """So many runs train elsewhere."""
+        """Show that so many runs train elsewhere."""
 
     def job_ends(self, job: Job, undone: Undone) -> None:
-        """All that could be done of a job is done."""
+        """Show that all that could be done of a job is done."""
 
 
 class Silent:
@@ -116,7 +116,7 @@ class ProgressBars:
             logger.info("%s%s%s", self._title(), "; " if self._left() else "", self._left())
 
     def seconds_left(self) -> float | None:
-        """What is left of the work, at the pace of what was done here."""
+        """The time that the rest of the work takes, at the pace of what was done here."""
         left = self._total - self._ended - self._group
         if self._here > 0:
             return max(0.0, left) * (self._clock() - self._began) / self._here
@@ -143,7 +143,7 @@ def _text(what: str) -> TextColumn:
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it.
+    """Format a time as people say it.
 
     >>> duration(75), duration(5000), duration(0.2)
     ('1 min 15 s', '1 h 23 min', '1 s')
@@ -159,7 +159,7 @@ def duration(seconds: float) -> str:
 
 @contextlib.contextmanager
 def messages(quiet: bool) -> Iterator[None]:
-    """The library's messages as applications have them; none but errors where `quiet` is asked for."""
+    """Let the library log as the application has set it; with `quiet`, errors only."""
     library = logging.getLogger("mdcg")
     before = library.level
     if quiet:

@@ -31,14 +31,14 @@ PATIENCE = 60.0  # seconds that a lost node's process may take to die, holding o
 
 
 class RayExecutor:
-    """The cluster at `address`; without one that of Ray's environment, or one started here."""
+    """The executor of the cluster at `address`; without one that of Ray's environment, or one started here."""
 
     def __init__(self, address: str | None) -> None:
         self._ray = extra("ray", "cluster", "training on a cluster")
         self._address = address
 
     def prepare(self, context: Context) -> Context:
-        """With the cluster's device: its GPUs where it has any, unless another is asked for."""
+        """The context with the cluster's device: its GPUs where it has any, unless another is asked for."""
         if not self._ray.is_initialized():
             _connect(self._ray, self._address)
         has = self._ray.cluster_resources()
@@ -74,7 +74,7 @@ class RayExecutor:
         return undone
 
     def _cpus(self) -> int:
-        """Of a task: as many as PyTorch has threads here, and no more than one node has."""
+        """The CPUs of a task: as many as PyTorch has threads here, and no more than one node has."""
         nodes = [node["Resources"].get("CPU", 0) for node in self._ray.nodes() if node["Alive"]]
         return max(1, min(torch.get_num_threads(), int(max(nodes, default=1))))
 
@@ -93,7 +93,7 @@ def _connect(ray: Any, address: str | None) -> None:
 
 
 def _outcome(ray: Any, task: Any, job: Job, context: Context) -> tuple[Undone, Said]:
-    """Of a task that ended, well or not: what went wrong with it is no reason to stop the others."""
+    """The result of a task that ended, well or not: what went wrong with it is no reason to stop the others."""
     try:
         undone, said = ray.get(task)
     except ray.exceptions.RayTaskError as error:
@@ -120,7 +120,7 @@ class _Heard(logging.Handler):
 
 
 def work_on(job: Job, context: Context, threads: int) -> tuple[Undone, Said]:
-    """What a Ray worker does: what it left undone, and what the library had to say."""
+    """Do a job in a Ray worker; return what it left undone, and the library's messages."""
     torch.set_num_threads(threads)  # as where the sweep was started: results depend on their number
     heard, library = _Heard(), logging.getLogger("mdcg")
     library.addHandler(heard)

@@ -53,22 +53,23 @@ class Found:
 
     @property
     def ranked(self) -> list[tuple[Value, ...]]:
-        """Best first; of equal ones the first of the grid."""
+        """The points of the grid, best first; of equal ones the first of the grid."""
         return sorted(self.scores, key=lambda point: -self.scores[point])
 
     @property
     def best(self) -> dict[str, Value]:
+        """The best point of the grid, by the names of its settings."""
         return dict(zip(self.axes, self.ranked[0], strict=True))
 
     @property
     def margin(self) -> float:
-        """ACC of the best less that of the second; NaN for a grid of one point."""
+        """The ACC of the best point less that of the second; NaN for a grid of one point."""
         first, *others = self.ranked
         return self.scores[first] - self.scores[others[0]] if others else math.nan
 
 
 def read_grid(cells: Sequence[Cell], records: Mapping[str, Record]) -> list[Found]:
-    """What a search's runs say, memory by memory. A point none of whose runs is finished has no score."""
+    """Read the scores of a search, memory by memory. A point none of whose runs is finished has no score."""
     axes: dict[str, list[Value]] = {}
     for cell in cells:
         for axis in cell.labels:
@@ -87,7 +88,7 @@ def read_grid(cells: Sequence[Cell], records: Mapping[str, Record]) -> list[Foun
 
 
 def _value(spec: RunSpec, axis: str) -> Value:
-    """1 and 1.0 are one point."""
+    """The value of a run on an axis; 1 and 1.0 are one point."""
     value = spec.settings()[axis]
     assert value is not None
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value

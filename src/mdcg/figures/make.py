@@ -1,4 +1,4 @@
-"""From a figure's name to its files: train what is missing, measure, draw."""
+"""The making of a figure's files: train what is missing, measure, draw."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _specs(name: str, figure: OfRuns, asked: Recipe, seeds_given: bool) -> list[
 
 
 def _check(name: str, figure: OfRuns, asked: Recipe) -> None:
-    """What no figure of its kind can show, before anything trains."""
+    """Refuse what no figure of its kind can show, before anything trains."""
     if parse(asked.scenario)[1] < figure.tasks:
         raise MdcgError(
             f"the figure {name} needs {figure.tasks} tasks, and {asked.scenario} has fewer; name another scenario.",
@@ -106,7 +106,7 @@ def _train(
     members: int | None,
     retry: bool,
 ) -> None:
-    """As sweeps, one for each set of probes; runs that can train together are looked at by the same ones."""
+    """Train the runs in sweeps, one for each set of probes; runs that can train together have the same probes."""
     groups: dict[tuple[str, bool], list[RunSpec]] = {}
     stores = {frozenset(own): Store(asked.out, tuple(own)) for own in probes.values()}
     for name, spec in specs.items():
@@ -126,7 +126,7 @@ def _train(
 
 
 def _numbers(name: str, figure: Figure, specs: Sequence[RunSpec], asked: Recipe) -> tuple[list[Row], str]:
-    """What is drawn, and where it comes from."""
+    """The numbers that are drawn, and where they come from."""
     if isinstance(figure, OfModels):
         _check_names(asked)
         rows = figure.measure(asked)
@@ -141,13 +141,13 @@ def _numbers(name: str, figure: Figure, specs: Sequence[RunSpec], asked: Recipe)
 
 
 def _check_names(asked: Recipe) -> None:
-    """For a figure of models, which needs no method: what is named must exist all the same."""
+    """Refuse names that do not exist, also for a figure of models, which needs no method."""
     methods = asked.methods or METHODS.names()
     expand(recipe_of(asked, methods, asked.memory or [1]).document())
 
 
 def _writable(out: Path) -> None:
-    """Or say, before anything trains, that figures cannot be written there; nothing is left behind."""
+    """Refuse a folder that figures cannot be written to, before anything trains; nothing is left behind."""
     missing: list[Path] = []
     try:
         missing += [folder for folder in (out, *out.parents) if not folder.exists()]
@@ -189,7 +189,7 @@ def _write(
 
 
 def _stem(name: str, scenario: str, memory: Sequence[int]) -> str:
-    """Of the files: a scenario of a folder may be a long path. One memory size that was asked for is told.
+    """The name of the files: a folder's scenario, a long path, is cut, and a single memory size asked for is named.
 
     >>> _stem("drift", "c10-5", [500]), _stem("floats", "folder:/my birds-3", [100, 200])
     ('drift-c10-5-m500', 'floats-folder-my-birds-3')
@@ -201,7 +201,7 @@ def _stem(name: str, scenario: str, memory: Sequence[int]) -> str:
 def drawing(
     figure: Figure, rows: Sequence[Row], caption: str, kinds: Sequence[str] = ("svg", "png")
 ) -> dict[str, bytes]:
-    """The drawing with its caption, as the content of a file of each kind."""
+    """Draw a figure with its caption, and return the content of a file of each kind."""
     with style.styled():
         drawn = figure.draw(rows)
         style.finish(drawn, caption)
@@ -209,7 +209,7 @@ def drawing(
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The numbers as CSV; what a row does not have is empty."""
+    """Write the numbers as CSV; what a row does not have is empty."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     file = io.StringIO()
     writer = csv.DictWriter(file, columns, lineterminator="\n")

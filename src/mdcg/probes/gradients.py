@@ -1,4 +1,5 @@
-"""Whether the two things that DER asks of memory images agree (the paper, Appendix "Regularising and learning")."""
+"""The probe for whether the two things that DER asks of memory images agree (the paper, Appendix "Regularising and
+learning")."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ class Gradients(Probe):
         return None if method.stores_logits else "it keeps no logits of the images in memory, as DER does"
 
     def look(self, snapshot: Snapshot) -> Measured:
-        """`cosine`: of each layer in `layers`, the mean over output channels.
+        """Measure `cosine`: of each layer in `layers`, the mean over output channels.
 
         Images are as they are, without crop or flip, and BatchNorm goes by the batch, as in training.
         """
@@ -63,7 +64,7 @@ class Gradients(Probe):
 
 
 def layers_of(model: Model) -> list[Layer]:
-    """In the order of the forward pass, the head's classifier last; named as in backbone and head."""
+    """The layers in the order of the forward pass, the head's classifier last; named as in backbone and head."""
     found = []
     for path, module in model.named_modules():
         if isinstance(module, Conv2d | Linear):
@@ -79,7 +80,7 @@ def layers_of(model: Model) -> list[Layer]:
 
 
 def _together(counts: list[int], apart: bool) -> Iterator[list[int]]:
-    """Members whose gradients are computed at once: those with equally many images, or each apart.
+    """The members whose gradients are computed at once: those with equally many images, or each apart.
 
     So a member's numbers do not depend on how much its neighbours hold. BatchNorm needs two images.
     """
@@ -92,7 +93,7 @@ def _together(counts: list[int], apart: bool) -> Iterator[list[int]]:
 
 
 def _cosines(snapshot: Snapshot, images: Images, members: list[int], layers: list[Layer]) -> Tensor:
-    """Of some members with equally many images: (members, layers)."""
+    """The cosines of some members with equally many images: (members, layers)."""
     index = snapshot.compute.put(np.stack([images.index[k] for k in members]))
     labels = snapshot.compute.put(np.stack([images.labels[k] for k in members]))
     # A copy, so that the model's own statistics stay as they are.
@@ -119,7 +120,7 @@ def _stored(snapshot: Snapshot, members: list[int]) -> StoredLogits:
 
 
 def channel_cosine(a: Tensor, b: Tensor, axis: int) -> Tensor:
-    """Of each member, the mean over the output channels along `axis` whose gradients are not zero: (K, …) → (K,)."""
+    """The mean cosine of each member over the output channels along `axis` with non-zero gradients: (K, …) → (K,)."""
     a, b = (gradient.double().movedim(axis, 1).flatten(2) for gradient in (a, b))
     cosines: Tensor = (a * b).sum(2) / (a.norm(dim=2) * b.norm(dim=2))
     return cosines.nanmean(1)  # 0 / 0 is left out

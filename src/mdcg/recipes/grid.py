@@ -1,4 +1,4 @@
-"""From a recipe to the settings that it means: every combination of the values on its axes.
+"""The grid of a recipe, from its axes to the settings that it means: every combination of their values.
 
 scenario: c10-5
 seeds: 0-4
@@ -43,7 +43,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Combination:
-    """One value of each axis: the recipe that they make with the base."""
+    """A combination of one value of each axis: the recipe that they make with the base."""
 
     recipe: Recipe
     labels: Mapping[str, str]  # by axis
@@ -51,7 +51,7 @@ class Combination:
     places: Mapping[str, Place]
 
     def located(self, error: MdcgError) -> MdcgError:
-        """The same error with file and line, where it is about something that is written there."""
+        """Add file and line to an error, where it is about something that is written there."""
         place = self.places.get(error.about or "")
         return self.document.error(place, str(error)) if place else error
 
@@ -65,7 +65,7 @@ class Cell:
 
 
 def label(cell: Cell, without: Collection[str] = ()) -> str:
-    """What tells a cell from the others of its grid: its value on every axis, numbers with what they are.
+    """The label that tells a cell from the others of its grid: its value on every axis, numbers with what they are.
 
     >>> label(Cell({"method": "md", "memory": "50", "set.lam": "0.1"}, []))
     'md, memory 50, lam 0.1'
@@ -84,7 +84,7 @@ def merged(document: Document, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def expand(document: Document, given: Mapping[str, Any] | None = None) -> list[Combination]:
-    """All combinations, the last axis changing fastest; what is `given` besides overrules the base."""
+    """Make all combinations, the last axis changing fastest; what is `given` besides overrules the base."""
     base, extra = _base(document), _given(given or {})
     axes = {name: list(_values(document, name, values)) for name, values in _axes(document).items()}
     _refuse_collisions(document, {key: _place_in_base(key) for key in base}, axes)
@@ -173,7 +173,7 @@ def _only(found: Sequence[Cell], wanted: Mapping[str, Sequence[str]]) -> list[Ce
 
 
 def _known(cell: Cell, spec: RunSpec, key: str) -> set[str]:
-    """What a run has under a name: its label on that axis, and its own setting."""
+    """The values of a run under a name: its label on that axis, and its own setting."""
     settings = spec.settings()
     if key == MEMORY and not spec.memory:
         return set()
@@ -182,7 +182,7 @@ def _known(cell: Cell, spec: RunSpec, key: str) -> set[str]:
 
 
 def _base(document: Document) -> dict[str, Any]:
-    """What stands beside the axes, settings as `set.NAME`, several methods as `method`."""
+    """The keys beside the axes, settings as `set.NAME`, several methods as `method`."""
     base = {key: value for key, value in document.content.items() if key != "axes"}
     for key in base:
         if key.startswith("set."):
@@ -205,7 +205,7 @@ def _base(document: Document) -> dict[str, Any]:
 
 
 def _given(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a command line or of Python: a list counts each value once, and one of a single value is no axis."""
+    """The keys of a command line or of Python: a list counts each value once, and one of a single value is no axis."""
     found = {}
     for key, value in _base(written(keys)).items():
         once = list(dict.fromkeys(value)) if isinstance(value, list) and key not in NOT_AXES else value
@@ -214,7 +214,7 @@ def _given(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_settings(document: Document, found: Sequence[_Keys]) -> None:
-    """Refuse a setting that no method has for which it is written; to those without it, it means nothing."""
+    """Refuse a setting that none of the methods it is written for has; it means nothing to those without it."""
     methods: dict[tuple[str, Place], dict[str, list[str]]] = {}  # by setting and place: methods, and what each has
     for one in found:
         try:
@@ -233,7 +233,7 @@ def _check_settings(document: Document, found: Sequence[_Keys]) -> None:
 
 @dataclass(frozen=True)
 class _Keys:
-    """What one combination says, not yet a recipe."""
+    """The keys of one combination, not yet a recipe."""
 
     keys: Mapping[str, Any]
     places: Mapping[str, Place]
@@ -246,7 +246,7 @@ class _Keys:
         return {key.removeprefix("set."): value for key, value in self.keys.items() if key.startswith("set.")}
 
     def combined(self, document: Document) -> Combination:
-        """The recipe, with the settings that its method has."""
+        """Make the recipe, with the settings that its method has."""
         try:
             known = make_recipe(**self.plain()).settings()
             own = {name: value for name, value in self.settings().items() if name in known}
@@ -266,7 +266,7 @@ class _Keys:
 
 
 def _refuse_several(recipe: Recipe) -> None:
-    """A combination is one setting: what differs in more than the seed would be taken for the same."""
+    """Refuse a combination of more than one setting: its runs would be taken for seeds of the same."""
     several = [f"set.{key}" for key, value in recipe.set.items() if isinstance(value, list)]
     for key in ["memory"] * (len(recipe.memory) > 1) + several:
         raise MdcgError(f"'{key}' has several values here; make it an axis, as {key}: [1, 2].", about=key)
@@ -286,7 +286,7 @@ def _axes(document: Document) -> dict[str, Any]:
 
 
 def _values(document: Document, name: str, values: Any, base: Place | None = None) -> Iterator[Value]:
-    """Of one axis, named by its key or, where its values set several keys, by any other word."""
+    """The values of one axis, named by its key or, where its values set several keys, by any other word."""
     place: Place = base or ("axes", name)
     key = key_name(name)
     if key in NOT_AXES:
@@ -340,7 +340,7 @@ def _variants(document: Document, name: str, values: Mapping[Any, Any]) -> Itera
 
 
 def _refuse_collisions(document: Document, base: Mapping[str, Place], axes: Mapping[str, list[Value]]) -> None:
-    """Where two would set one key, which of them counts would be anybody's guess."""
+    """Refuse two that set one key: which of them counts would be anybody's guess."""
     owner: dict[str, Place] = dict(base)
     for name, values in axes.items():
         mine = {key: place for value in values for key, place in value.places.items()}

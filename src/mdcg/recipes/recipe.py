@@ -1,4 +1,4 @@
-"""Recipes: what a person asks for, and the runs it means."""
+"""The recipe: what a person asks for, and the runs it means."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mdcg.train.precision import PRECISIONS
 
 
 class Recipe(BaseModel):
-    """What a person asks for; whatever is left out follows the paper's protocol.
+    """A recipe of what a person asks for; whatever is left out follows the paper's protocol.
 
     Of methods, memory sizes and settings there may be several: `grid.expand` makes one recipe of each combination, and
     what `resolve` takes is such a recipe of one setting.
@@ -133,7 +133,7 @@ class Recipe(BaseModel):
         return value
 
     def document(self) -> Document:
-        """What it asks for, to be expanded; keys that were left out still are."""
+        """The keys of the recipe as a document to be expanded; keys that were left out still are."""
         return written({key: value for key, value in self.model_dump(exclude_unset=True).items() if value != []})
 
     def named_method(self) -> str:
@@ -149,7 +149,7 @@ class Recipe(BaseModel):
         return names[0]
 
     def settings(self) -> list[str]:
-        """Names of the settings that its method and head have."""
+        """The names of the settings that its method and head have."""
         name = self.named_method()
         return [*METHODS[name].model_fields, *HEADS[self._head(name)].settings]
 
@@ -160,7 +160,7 @@ class Recipe(BaseModel):
         return [first.model_copy(update={"seed": seed}) for seed in self.seeds]
 
     def check_names(self) -> None:
-        """All that can be said to be wrong before the dataset is loaded."""
+        """Refuse all that can be known to be wrong before the dataset is loaded."""
         name = self.named_method()
         kind, head = METHODS[name], self._head(name)
         for key in self.set:
@@ -249,7 +249,7 @@ class Recipe(BaseModel):
 
 
 def make_recipe(**keys: Any) -> Recipe:
-    """A checked recipe; keys that are None count as left out."""
+    """Make a checked recipe; keys that are None count as left out."""
     keys = {key_name(key): value for key, value in keys.items()}
     for key in keys:
         if key not in Recipe.model_fields:
@@ -277,7 +277,7 @@ def _unknown_key(key: str) -> MdcgError:
 
 
 def explain(error: ValidationError) -> str:
-    """The first complaint of a validation, as one sentence."""
+    """Turn the first complaint of a validation into one sentence."""
     first = error.errors()[0]
     where = ".".join(part for part in first["loc"] if isinstance(part, str))
     message = first["msg"].removeprefix("Value error, ").rstrip(".")

@@ -1,4 +1,4 @@
-"""A searched grid for the terminal: a heat map where it has two axes, else a table."""
+"""The tables of a searched grid for the terminal: a heat map where it has two axes, else a list."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mdcg.report.terminal import shade
 
 
 def grid_table(found: Found) -> Table:
-    """ACC in percent; the best point is bold, and marked with *."""
+    """Make the table of ACC in percent; the best point is bold, and marked with *."""
     return _heat_map(found) if len(found.axes) == 2 else _list(found)
 
 
@@ -58,7 +58,7 @@ def text_of(value: Value) -> str:
 
 
 def verdict(found: Found) -> str:
-    """The choice in words."""
+    """Say in words what was chosen."""
     best = ", ".join(f"{key} {text_of(value)}" for key, value in found.best.items())
     margin = "" if math.isnan(found.margin) else f", {found.margin:.1f} above the second"
     memory = f"memory {found.memory}: " if found.memory else ""
@@ -66,7 +66,7 @@ def verdict(found: Found) -> str:
 
 
 def at_an_end(found: Found) -> list[str]:
-    """Settings whose best value is the least or the greatest tried: a better one may lie beyond."""
+    """The settings whose best value is the least or the greatest tried: a better one may lie beyond."""
     ends: list[str] = []
     for key, values in found.axes.items():
         numbers: Sequence[float] = [value for value in values if isinstance(value, float)]

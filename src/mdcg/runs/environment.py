@@ -1,4 +1,4 @@
-"""Where a run was computed: versions, machine, source and memory, as its result keeps them."""
+"""The environment in which a run was computed: versions, machine, source and memory, as its result keeps them."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ class _Part(BaseModel):
 
 
 class Versions(_Part):
+    """The versions of mdcg and of what it runs on."""
+
     mdcg: str | None = None
     torch: str | None = None
     numpy: str | None = None
@@ -33,7 +35,7 @@ class Versions(_Part):
 
 
 class Hardware(_Part):
-    """Memory in bytes. Without a `gpu` the run was computed on the CPU."""
+    """The machine of a run, memory in bytes. Without a `gpu` the run was computed on the CPU."""
 
     cpu: str | None = None
     cores: int | None = None
@@ -51,7 +53,7 @@ class Source(_Part):
 
 
 class Environment(_Part):
-    """What an older version did not note is None."""
+    """The environment of a run; what an older version did not note is None."""
 
     versions: Versions = Versions()
     platform: str | None = None
@@ -63,7 +65,7 @@ class Environment(_Part):
 
     @property
     def device(self) -> str | None:
-        """What computed, as a reader would name it."""
+        """The name of the device, as a reader would say it."""
         hardware = self.hardware
         if hardware.gpu is not None:
             return hardware.gpu
@@ -74,7 +76,7 @@ class Environment(_Part):
         )
 
     def items(self) -> Iterator[tuple[str, str]]:
-        """A line for each thing that is known, for tables."""
+        """The lines of a table, one for each thing that is known."""
         hardware, source = self.hardware, self.source
         size = f", {_size(hardware.gpu_memory)}" if hardware.gpu_memory else ""
         cpu = [hardware.cpu, hardware.cores and f"{hardware.cores} cores", hardware.ram and _size(hardware.ram)]
@@ -92,7 +94,7 @@ class Environment(_Part):
 
 
 def environment(compute: Compute, threads: int | None = None) -> Environment:
-    """Of this process, now that a run is finished, which took so many threads if not all."""
+    """The environment of this process, now that a run is finished, which took so many threads if not all."""
     return Environment(
         versions=Versions(
             mdcg=mdcg.__version__, torch=torch.__version__, numpy=np.__version__, python=platform.python_version()
@@ -125,7 +127,7 @@ def revision_of(folder: Path) -> Source | None:
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    """What git answers, in its own words; None where it cannot."""
+    """Ask git, and return its answer as it is; None where it cannot tell."""
     # Variables of a hook that calls us would point git elsewhere; and it is not to lock what others use.
     variables = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     try:
@@ -178,7 +180,8 @@ def _peak_memory(device: torch.device) -> int | None:
 
 
 def _size(count: int) -> str:
-    """
+    """Write a number of bytes for readers.
+
     >>> _size(3_435_973_836)
     '3.2 GiB'
     """

@@ -1,4 +1,4 @@
-"""Runs in a file: as a table, in CSV or, where pyarrow is installed, Parquet; or as an archive."""
+"""The export of runs to a file: a table in CSV or, where pyarrow is installed, Parquet; or an archive."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BIGGEST = 2**53  # integers up to here are exact in every column of numbers
 
 
 def row_of(name: str, record: Record) -> dict[str, Any]:
-    """All that is worth comparing of a run. What is not known or was not evaluated is None."""
+    """The row of a run, with all that is worth comparing. What is not known or was not evaluated is None."""
     described = record.as_json()
     around = record.environment
     return {
@@ -42,7 +42,7 @@ def row_of(name: str, record: Record) -> dict[str, Any]:
 
 
 def _kinds() -> dict[str, type]:
-    """What the columns that every run has hold."""
+    """The types of the columns that every run has."""
     own = {name: _kind(field.annotation) for name, field in RunSpec.model_fields.items()}
     spec = {name: kind for name, kind in own.items() if kind is not dict}
     texts = dict.fromkeys([*Versions.model_fields, "device", "finished"], str)
@@ -51,7 +51,8 @@ def _kinds() -> dict[str, type]:
 
 
 def _kind(annotation: Any) -> type:
-    """
+    """The type of a column's values, from the annotation of its field.
+
     >>> _kind(int | None), _kind(Literal["a", "b"]), _kind(dict[str, float])
     (<class 'int'>, <class 'str'>, <class 'dict'>)
     """
@@ -67,7 +68,7 @@ KINDS = _kinds()
 
 
 def columns(rows: Sequence[Row]) -> list[str]:
-    """Of all rows: first what every run has, with settings after the rest of the spec."""
+    """The columns of all rows: first what every run has, with settings after the rest of the spec."""
     settings = sorted({name for row in rows for name in row if name.startswith(SETTING)})
     names = list(KINDS)
     place = names.index(metrics.NAMES[0])
@@ -75,7 +76,7 @@ def columns(rows: Sequence[Row]) -> list[str]:
 
 
 def writer_of(path: Path) -> Callable[[Path, Sequence[Named]], None]:
-    """What writes a file of this name, ready to be used: that something is missing is said before any work."""
+    """The function that writes a file of this name; a missing package is told of now, before any work."""
     kind = path.suffix.lower()
     if kind == ".csv":
         return _write_csv
@@ -97,7 +98,7 @@ def _write_csv(path: Path, runs: Sequence[Named]) -> None:
 
 
 def _text(value: object) -> str | None:
-    """R and true or false as in JSON; a float with all its digits."""
+    """Write a value as text: R and true or false as in JSON; a float with all its digits."""
     if value is None or isinstance(value, str):
         return value
     return json.dumps(value)
@@ -126,7 +127,7 @@ def _write_parquet(path: Path, runs: Sequence[Named]) -> None:
 
 
 def _common(values: Sequence[Any]) -> type | None:
-    """What all values are, if there is any; texts where methods use one name for a number and for a word."""
+    """The common type of all values, if there is any; text where methods use one name for a number and for a word."""
     there = [value for value in values if value is not None]
     kinds = {type(value) for value in there}
     exact = all(abs(value) <= BIGGEST for value in there if type(value) is int)

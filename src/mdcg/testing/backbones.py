@@ -1,4 +1,4 @@
-"""What is asked of a backbone."""
+"""The check of a backbone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of a dataset."""
+"""The check of a dataset."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _registered(record: DatasetRecord) -> DatasetRecord:
 
 
 def _check_images(record: DatasetRecord, data: Path | None, size: int | None) -> Dataset:
-    """Shapes, labels and class names are checked whenever a dataset is read; here, that it is always the same."""
+    """Check that a dataset is always the same; shapes, labels and class names are checked whenever it is read."""
     source = record.source(data, size, download=False)
     first, second = read_anew(record, source), read_anew(record, source)
     require(
@@ -78,7 +78,7 @@ def _check_names(record: DatasetRecord, loaded: Dataset) -> None:
 
 
 def _check_training(record: DatasetRecord, loaded: Dataset) -> None:
-    """One epoch of a few classes and images, with replay."""
+    """Check one epoch of training on a few classes and images, with replay."""
     few = _few(loaded)
     tasks = 2 if few.classes >= 4 else 1
     recipe = make_recipe(

@@ -1,4 +1,4 @@
-"""What is asked of a method."""
+"""The check of a method."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _check_declarations(kind: type[Method], settings: Settings) -> None:
 
 
 def _three_members(kind: type[Method], settings: Settings) -> list[tuple[int, int, Settings]]:
-    """They differ in seed, in memory size where they may, and in every float field that allows it."""
+    """Three members that differ in seed, in memory size where they may, and in every float field that allows it."""
     method, different = kind(**settings), [dict(settings) for _ in range(3)]
     for name, field in kind.model_fields.items():
         if field.annotation is float:
@@ -156,7 +156,7 @@ def _three_members(kind: type[Method], settings: Settings) -> list[tuple[int, in
 
 
 class _WatchedStep(Step):
-    """Notes which of its fields are read."""
+    """A step that notes which of its fields are read."""
 
     def __getattribute__(self, name: str) -> Any:
         if name in NEEDED:
@@ -219,7 +219,7 @@ def _check_what_is_read(method: Method, read: set[str]) -> None:
 
 
 def _check_loss(group: Group, step: Step) -> None:
-    """One step of a task, for all members at once."""
+    """Check one step of a task, for all members at once."""
     methods, task = [member.method for member in group.members], len(step.past) + 1
     method = stack(methods, CPU.device, CPU.dtype)
     leaves: dict[str, Any] = {
@@ -251,7 +251,7 @@ def _check_loss(group: Group, step: Step) -> None:
 
 
 def _check_graph(methods: Sequence[Method], step: Step) -> None:
-    """Whether a step can be captured, as far as tensors can tell that have a shape and no values."""
+    """Check that a step can be captured, as far as tensors can tell that have a shape and no values."""
     nowhere, members = torch.device("meta"), len(methods)
     method = stack(methods, nowhere, CPU.dtype)
     known: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Runs in MLflow: one there for each one here, found again when it goes on."""
+"""The tracker for MLflow: one run there for each one here, found again when it goes on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT
 
 @TRACKERS.register("mlflow")
 class MLflow(Tracker):
-    """Settings as parameters, epochs as steps of metrics, R as R.json; where MLFLOW_TRACKING_URI says."""
+    """Logs settings as parameters, epochs as steps of metrics, R as R.json; where MLFLOW_TRACKING_URI says."""
 
     def __init__(self) -> None:
         for name, value in PATIENCE.items():

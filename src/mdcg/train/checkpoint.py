@@ -33,6 +33,7 @@ class Checkpoints:
         self.folder = folder
 
     def save(self, tensors: dict[str, Tensor], values: Row) -> None:
+        """Write a checkpoint, and remove those that are no longer needed."""
         content = pack(tensors, {"version": VERSION, **values})
         place = "-".join(f"{values[part]:08d}" for part in ("task", "epoch", "step"))
         write_atomic(self.folder / f"{place}.{_digest(content)}.safetensors", content)
@@ -58,13 +59,13 @@ class Checkpoints:
         return None
 
     def refuse(self, file: Path, reason: str) -> None:
-        """Say so and remove it: left behind, it would pass for newer than what is written next."""
+        """Remove a checkpoint that cannot be used, and say so: left behind, it would pass for newer than the next."""
         file.unlink(missing_ok=True)
         then = "going back to the one before it" if self._files() else "starting from the beginning"
         logger.warning("checkpoint %s cannot be used (%s); %s.", file, reason, then)
 
     def discard(self) -> None:
-        """The run is finished, or is to start anew."""
+        """Remove all checkpoints: the run is finished, or is to start anew."""
         done = self.folder.with_name(self.folder.name + DONE)
         try:
             self.folder.rename(done)  # at once: from now on the group does not count as begun
@@ -75,7 +76,7 @@ class Checkpoints:
             raise MdcgError(f"cannot remove {self.folder}: {error.strerror}; remove it by hand.") from error
 
     def _files(self) -> list[Path]:
-        """Newest first."""
+        """The files of the checkpoints, newest first."""
         return sorted(self.folder.glob("*.safetensors"), reverse=True)
 
 

@@ -1,4 +1,4 @@
-"""Everything that changes while a group trains, and its form on disk."""
+"""The state: everything that changes while a group trains, and its form on disk."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 @dataclass
 class State:
-    """(task, epoch, step) is what comes next; `task_begun` says whether the head already has its classes.
+    """The state of a group. (task, epoch, step) is what comes next; `task_begun` says whether the head has its classes.
 
     Until it is `forked`, after task 1, the state is that of the group's founders.
     """
@@ -51,7 +51,7 @@ class State:
     forked: bool = False
 
     def failures(self, group: Group) -> dict[int, str]:
-        """Members whose loss was not finite, and what to say of each. They harm nobody else in the group."""
+        """The members whose loss was not finite, and what to say of each. They harm nobody else in the group."""
         found = {}
         for k, (member, rows) in enumerate(zip(group.members, self.history, strict=True)):
             broken = next((row for row in rows if not math.isfinite(row["loss"])), None)
@@ -67,10 +67,12 @@ class State:
 
     @property
     def task_begun(self) -> bool:
+        """Whether the head already has the classes of the current task."""
         return len(self.model.head.sizes) > self.task
 
 
 def fresh(group: Group, compute: Compute) -> State:
+    """The state of a group before task 1."""
     training, members = group.training, group.members
     return State(
         model=_new_model(group).to(compute.device, compute.dtype),
@@ -90,7 +92,7 @@ def empty_memories(group: Group) -> list[Memory]:
 
 
 def _new_model(group: Group) -> Model:
-    """As its members' seeds make it, without classes."""
+    """Make a model without classes from its members' seeds."""
     training, members = group.training, group.members
     settings = {name: [member.head_settings[name] for member in members] for name in members[0].head_settings}
     seeds = [member.seed for member in members]
@@ -115,18 +117,19 @@ def begin_task(state: State, group: Group) -> None:
 
 
 def fixed(model: Model) -> Model:
-    """As it is now, for good."""
+    """Make a copy of the model as it is now, which never changes."""
     return copy.deepcopy(model).requires_grad_(False).eval()
 
 
 def end_task(state: State, group: Group) -> None:
-    """Keep a random subset of the task's images in memory."""
+    """Let go of the teacher, and keep a random subset of the task's images in memory."""
     state.teacher = state.start = None
     if not group.method.fills_memory_first():
         fill_memories(state, group, state.task)
 
 
 def fill_memories(state: State, group: Group, task: int) -> None:
+    """Add the images of a task to the memories."""
     if not group.method.uses_memory:
         return
     for memory, member, view in zip(state.memories, group.members, group.views, strict=True):
@@ -138,7 +141,7 @@ def fill_memories(state: State, group: Group, task: int) -> None:
 
 
 def dump(state: State) -> tuple[dict[str, Tensor], Row]:
-    """The state as tensors and plain values."""
+    """Turn the state into tensors and plain values."""
     tensors = {
         "correct": torch.from_numpy(state.correct.copy()),
         "loss_sum": state.loss_sum,
@@ -172,13 +175,13 @@ def dump(state: State) -> tuple[dict[str, Tensor], Row]:
 
 
 def _held(memories: Sequence[Memory]) -> dict[str, Memory]:
-    """Every memory by its name on disk."""
+    """The memories of all members, by their names on disk."""
     second = {f"second.{k}": memory.second for k, memory in enumerate(memories) if memory.second is not None}
     return {f"memory.{k}": memory for k, memory in enumerate(memories)} | second
 
 
 def select(tensors: dict[str, Tensor], values: Row, members: Sequence[int]) -> tuple[dict[str, Tensor], Row]:
-    """What `dump` would have given of these members alone; one may be named several times."""
+    """Select what `dump` would have given of these members alone; one may be named several times."""
     chosen = torch.tensor(members)
     own = ("memory.", "second.", "measured.")  # each member's apart, for they differ in length
     picked = {name: tensor[chosen.to(tensor.device)] for name, tensor in tensors.items() if not name.startswith(own)}
@@ -190,7 +193,7 @@ def select(tensors: dict[str, Tensor], values: Row, members: Sequence[int]) -> t
 
 
 def restore(tensors: dict[str, Tensor], values: Row, group: Group, compute: Compute) -> State:
-    """The state that `dump` wrote, on any device."""
+    """Make the state from what `dump` wrote, on any device."""
     state = fresh(group, compute)
     for size in values["sizes"]:
         state.model.grow(size)

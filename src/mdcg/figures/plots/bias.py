@@ -82,7 +82,7 @@ class Bias(OfRuns):
 
 
 def _of_run(run: FinishedRun) -> list[Row]:
-    """With what has changed since each task had just been learned: since the task after it began."""
+    """The rows of a run, with the change since each task had just been learned: since the task after it began."""
     looks = run.measured("memory")
     learned = {row["task"] - 1: row for row in looks if row["epoch"] == 0}
     rows = []

@@ -65,7 +65,7 @@ class Drift(OfRuns):
 
 
 def _over_past_tasks(rows: Sequence[Row]) -> dict[tuple[int, int, int], float]:
-    """The mean, by seed, task and epoch."""
+    """The mean over past tasks, by seed, task and epoch."""
     found: dict[tuple[int, int, int], list[float]] = {}
     for row in rows:
         found.setdefault((row["seed"], row["task"], row["epoch"]), []).append(row["kl"])

@@ -47,7 +47,7 @@ class Floats(OfRuns):
         return rows
 
     def pick(self, runs: Sequence[FinishedRun]) -> list[FinishedRun]:
-        """Of each method and memory size the setting with most seeds; at least two sizes."""
+        """The setting with most seeds of each method and memory size; there must be at least two sizes."""
         cells: dict[tuple[str, int], list[FinishedRun]] = {}
         for run in super().pick(runs):
             if METHODS[run.spec.method].uses_memory:

@@ -1,4 +1,4 @@
-"""How the accuracy on each task fares as later ones are learned."""
+"""The figure that shows how the accuracy on each task changes as later ones are learned."""
 
 from __future__ import annotations
 

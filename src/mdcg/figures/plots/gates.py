@@ -1,4 +1,4 @@
-"""What the gates do: how far they close, how far their weights move, and how many predictions hang on them."""
+"""The figure of the gates: how far they close, how far their weights move, and how many predictions depend on them."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Gates(OfRuns):
 
 
 def _line(ax: Axes, rows: Sequence[Row], key: str, label: str) -> None:
-    """The mean over seeds and, where there are several, each of them: a band would leave a scale of powers below."""
+    """Draw the mean over seeds and, where there are several, each of them: a band would go below a scale of powers."""
     found = {(row["seed"], row["task"]): row[key] for row in rows}
     tasks, seeds = (sorted({moment[place] for moment in found}) for place in (1, 0))
     values = np.array([[found.get((seed, task)) for task in tasks] for seed in seeds], float)

@@ -72,7 +72,7 @@ class Gradients(OfRuns):
         bar.outline.set_visible(False)
 
     def _line(self, ax: Axes, cosines: Matrix, layer: str, tasks: int, epochs: int) -> None:
-        """Of one layer: (seeds, looks)."""
+        """The values of one layer: (seeds, looks)."""
         look = {"color": style.look_of("der", ["der"])["color"]}
         for task in range(2, tasks + 1):  # a line for each: when a task begins, the memory is another one
             own = cosines[:, (task - 2) * (epochs + 1) : (task - 1) * (epochs + 1)]

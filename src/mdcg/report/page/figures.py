@@ -1,4 +1,4 @@
-"""Figures in a report: those that the runs of a section are enough for."""
+"""The figures in a report: those that the runs of a section are enough for."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Drawn:
 
 
 def figures(section: Section) -> list[Drawn]:
-    """Those that its runs are enough for, by name."""
+    """The figures that a section's runs are enough for, by name."""
     runs = one_protocol(installed([run for setting in section.settings for run in setting.runs]))
     return [drawn for name in FIGURES.names() if (drawn := _figure(name, runs))]
 
