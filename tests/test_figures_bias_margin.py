@@ -12,23 +12,22 @@ from mdcg.figures.base import OfRuns
 from mdcg.figures.plots.bias import Bias
 from mdcg.figures.plots.margin import Margin
 from mdcg.runs.finished import FinishedRun
+from mdcg.train.state import MeasuredRow
 from tests.conftest import Cli
 from tests.fake_runs import finished, spec, with_rows
 
-Row = dict[str, Any]
 
-
-def run_of(method: str, seed: int, rows: list[Row], probe: str, under: Path) -> FinishedRun:
+def run_of(method: str, seed: int, rows: list[MeasuredRow], probe: str, under: Path) -> FinishedRun:
     """Of three tasks of two epochs, with what the probe is said to have measured."""
     of = spec(method, 12, seed, scenario="digits-3", backbone="smallconv", epochs=2)
     return with_rows(finished(of, (4, 3, 3)), probe, rows, under)
 
 
-def look(task: int, epoch: int, **found: Any) -> Row:
+def look(task: int, epoch: int, **found: Any) -> MeasuredRow:
     return {"task": task, "epoch": epoch, "step": 0, **found}
 
 
-def when(row: Row) -> tuple[int, int]:
+def when(row: MeasuredRow) -> tuple[int, int]:
     return row["task"], row["epoch"]
 
 

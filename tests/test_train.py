@@ -252,7 +252,7 @@ def test_stopped_at_any_step(method: str) -> None:
     machine = compute("cpu", "fp32")
     undisturbed = Trainer(group, machine).train(states.fresh(group, machine))
     total = total_steps(group)
-    saved: list[tuple[dict[str, torch.Tensor], states.Row]] = []
+    saved: list[tuple[dict[str, torch.Tensor], states.PlainValues]] = []
     for stop_at in range(1, total, 3):
         left = iter([False] * stop_at + [True])
         stopping = Trainer(group, machine, lambda *dumped: saved.append(dumped), left.__next__)

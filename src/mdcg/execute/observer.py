@@ -11,7 +11,7 @@ from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
 from mdcg.trackers import Epoch, Outcome, TrackedRun
 from mdcg.train.group import Group
-from mdcg.train.state import Row
+from mdcg.train.state import HistoryRow
 
 
 class Observer:
@@ -52,7 +52,7 @@ class Observer:
     def step(self, count: int) -> None:
         self._display.step(count)
 
-    def epoch(self, task: int, epoch: int, loss: float, rows: Sequence[Row]) -> None:
+    def epoch(self, task: int, epoch: int, loss: float, rows: Sequence[HistoryRow]) -> None:
         self._display.epoch(task, epoch, loss)
         for run, place in zip(self._runs, self._rows, strict=True):
             row = rows[place]

@@ -16,7 +16,7 @@ from mdcg.models import HEADS
 from mdcg.probes.base import PROBES, Probe, ProbeError, Snapshot
 from mdcg.train.device_errors import is_device_error
 from mdcg.train.loop import Trainer
-from mdcg.train.state import Row, State
+from mdcg.train.state import MeasuredRow, State
 
 RESERVED = ("probe", "task", "epoch", "step")  # what every row has
 
@@ -47,7 +47,7 @@ class ProbeSet:
             columns = _measured(name, probe, _snapshot(trainer, state, epoch, step))
             state.model.train(training)  # as it was, whatever the probe did
             for k, rows in enumerate(state.measured):
-                row: Row = {"probe": name, "task": state.task + 1, "epoch": epoch, "step": step}
+                row: MeasuredRow = {"probe": name, "task": state.task + 1, "epoch": epoch, "step": step}
                 rows.append(row | {key: values[k] for key, values in columns.items()})
             state.measuring[name] = state.measuring.get(name, 0.0) + time.perf_counter() - started
 

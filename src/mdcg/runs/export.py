@@ -15,11 +15,11 @@ from mdcg.extras import extra
 from mdcg.files import atomic_file
 from mdcg.runs.archive import SUFFIX, write_archive
 from mdcg.runs.environment import Versions
-from mdcg.runs.query import Row
+from mdcg.runs.query import RunRow
 from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
 
-Named = tuple[str, Record]  # a run, and what it is called where it was found
+NamedRecord = tuple[str, Record]  # a run, and what it is called where it was found
 SETTING = "set."  # what the name of a method's or head's setting begins with
 BIGGEST = 2**53  # integers up to here are exact in every column of numbers
 
@@ -67,7 +67,7 @@ def _kind(annotation: Any) -> type:
 KINDS = _kinds()
 
 
-def columns(rows: Sequence[Row]) -> list[str]:
+def columns(rows: Sequence[RunRow]) -> list[str]:
     """The columns of all rows: first what every run has, with settings after the rest of the spec."""
     settings = sorted({name for row in rows for name in row if name.startswith(SETTING)})
     names = list(KINDS)
@@ -75,7 +75,7 @@ def columns(rows: Sequence[Row]) -> list[str]:
     return [*names[:place], *settings, *names[place:]]
 
 
-def writer_of(path: Path) -> Callable[[Path, Sequence[Named]], None]:
+def writer_of(path: Path) -> Callable[[Path, Sequence[NamedRecord]], None]:
     """The function that writes a file of this name; a missing package is told of now, before any work."""
     kind = path.suffix.lower()
     if kind == ".csv":
@@ -88,7 +88,7 @@ def writer_of(path: Path) -> Callable[[Path, Sequence[Named]], None]:
     raise MdcgError(f"cannot tell what kind of file {path} is to be; let its name end in .csv, .parquet or {SUFFIX}.")
 
 
-def _write_csv(path: Path, runs: Sequence[Named]) -> None:
+def _write_csv(path: Path, runs: Sequence[NamedRecord]) -> None:
     rows = [row_of(*run) for run in runs]
     names = columns(rows)
     with atomic_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
@@ -104,7 +104,7 @@ def _text(value: object) -> str | None:
     return json.dumps(value)
 
 
-def _write_parquet(path: Path, runs: Sequence[Named]) -> None:
+def _write_parquet(path: Path, runs: Sequence[NamedRecord]) -> None:
     arrow = extra("pyarrow", "parquet", "a Parquet file")
     parquet = extra("pyarrow.parquet", "parquet", "a Parquet file")
     rows = [row_of(*run) for run in runs]

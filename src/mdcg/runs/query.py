@@ -15,7 +15,7 @@ from typing import Any
 
 from mdcg.errors import MdcgError, unknown
 
-Row = Mapping[str, Any]
+RunRow = Mapping[str, Any]
 ORDER = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 DATES = {"finished"}  # texts that have an order
 SHAPE = re.compile(r"\s*([^<>=!\s]+)\s*(>=|<=|!=|==|=|>|<)\s*([^<>=!].*?)\s*")
@@ -29,7 +29,7 @@ class Filter:
     sign: str  # =, !=, or one of ORDER
     words: tuple[str, ...]  # for = and !=: any of them
 
-    def accepts(self, row: Row) -> bool:
+    def accepts(self, row: RunRow) -> bool:
         """Whether a row meets the condition."""
         value = row.get(self.key)
         if self.sign in ORDER:
@@ -44,7 +44,7 @@ class Filter:
         return isinstance(value, str) and self.key in DATES and bool(ORDER[self.sign](value, word))
 
 
-def parse_filter(text: str, rows: Sequence[Row], names: Iterable[str] = ()) -> Filter:
+def parse_filter(text: str, rows: Sequence[RunRow], names: Iterable[str] = ()) -> Filter:
     """Parse a condition as a person writes it, held against the rows; `names` are those that rows may have."""
     match = SHAPE.fullmatch(text)
     if not match:
@@ -83,13 +83,13 @@ def _check(text: str, key: str, sign: str, word: str, values: Sequence[object]) 
         raise MdcgError(f"'{text}' does not fit: {key} is true or false, not '{word}'.")
 
 
-def select(rows: Sequence[Row], filters: Iterable[Filter]) -> list[int]:
+def select(rows: Sequence[RunRow], filters: Iterable[Filter]) -> list[int]:
     """The places of the rows that all filters accept, in order."""
     conditions = list(filters)
     return [place for place, row in enumerate(rows) if all(condition.accepts(row) for condition in conditions)]
 
 
-def in_order(rows: Sequence[Row], key: str, down: bool = False) -> list[int]:
+def in_order(rows: Sequence[RunRow], key: str, down: bool = False) -> list[int]:
     """The rows' places, ordered by one value: numbers before texts, and those that have none always last."""
     ranks = [_rank(row.get(key)) for row in rows]
     have = [place for place, rank in enumerate(ranks) if rank is not None]
@@ -104,7 +104,7 @@ def _rank(value: object) -> tuple[int, Any] | None:
     return (0, value) if isinstance(value, int | float) else (1, str(value))
 
 
-def find_key(asked: str, rows: Sequence[Row], names: Iterable[str] = ()) -> str:
+def find_key(asked: str, rows: Sequence[RunRow], names: Iterable[str] = ()) -> str:
     """Find the name that is meant: case does not matter, nor whether its words are joined by - or _."""
     known = dict.fromkeys([*names, *(name for row in rows for name in row)])
     if asked in known:

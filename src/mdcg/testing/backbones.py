@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mdcg.data.record import Shape
 from mdcg.errors import MdcgError
 from mdcg.learner import Learner
 from mdcg.models import Model, build_model
@@ -18,7 +19,6 @@ from mdcg.models.layers import one_by_one
 from mdcg.models.stacked import Stacked
 from mdcg.testing.groups import (
     Settings,
-    Shape,
     check_company,
     check_finite,
     check_resumed,

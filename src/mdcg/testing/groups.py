@@ -25,7 +25,6 @@ from mdcg.train.signals import Stopped
 from mdcg.train.state import State
 
 Settings = Mapping[str, Any]
-Shape = tuple[int, int, int]
 CPU = compute("cpu", "fp32")
 
 
@@ -159,7 +158,7 @@ def check_company(group: Group, together: State) -> None:
 
 def check_resumed(group: Group, undisturbed: State) -> None:
     """Check training that is stopped three times, saved, and resumed by methods built anew, as by another process."""
-    saved: list[tuple[dict[str, Tensor], states.Row]] = []
+    saved: list[tuple[dict[str, Tensor], states.PlainValues]] = []
     state, steps = states.fresh(group, CPU), total_steps(group) // 4
     for _ in range(3):
         stop = itertools.chain(itertools.repeat(False, steps), itertools.repeat(True)).__next__

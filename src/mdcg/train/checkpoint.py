@@ -16,7 +16,7 @@ from torch import Tensor
 from mdcg.errors import MdcgError
 from mdcg.files import remove_partial, write_atomic
 from mdcg.tensors import pack, unpack
-from mdcg.train.state import Row
+from mdcg.train.state import PlainValues
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def save(self, tensors: dict[str, Tensor], values: Row) -> None:
+    def save(self, tensors: dict[str, Tensor], values: PlainValues) -> None:
         """Write a checkpoint, and remove those that are no longer needed."""
         content = pack(tensors, {"version": VERSION, **values})
         place = "-".join(f"{values[part]:08d}" for part in ("task", "epoch", "step"))
@@ -40,7 +40,7 @@ class Checkpoints:
         for old in self._files()[KEPT:]:
             old.unlink(missing_ok=True)
 
-    def newest(self) -> tuple[Path, dict[str, Tensor], Row] | None:
+    def newest(self) -> tuple[Path, dict[str, Tensor], PlainValues] | None:
         """The newest whole checkpoint, if there is one; those that cannot be used are removed."""
         if not self.folder.exists():
             return None

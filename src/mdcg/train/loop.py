@@ -24,7 +24,7 @@ from mdcg.train.group import Group
 from mdcg.train.past_tasks import PastTasks, flat, parts
 from mdcg.train.precision import Compute
 from mdcg.train.signals import Stopped
-from mdcg.train.state import Row, State
+from mdcg.train.state import HistoryRow, PlainValues, State
 from mdcg.train.stored_logits import keep
 
 SAVING = 0.03  # the share of the time that saving may take, beyond the first epoch and a stop
@@ -34,7 +34,7 @@ class Watcher(Protocol):
     """Whatever is told of the steps, and of each epoch with the row of each member."""
 
     def step(self, count: int) -> None: ...
-    def epoch(self, task: int, epoch: int, loss: float, rows: Sequence[Row]) -> None: ...
+    def epoch(self, task: int, epoch: int, loss: float, rows: Sequence[HistoryRow]) -> None: ...
 
 
 class Probing(Protocol):
@@ -78,7 +78,7 @@ class Trainer:
         self,
         group: Group,
         compute: Compute,
-        save: Callable[[dict[str, Tensor], Row], None] = lambda tensors, values: None,
+        save: Callable[[dict[str, Tensor], PlainValues], None] = lambda tensors, values: None,
         should_stop: Callable[[], bool] = lambda: False,
         watcher: Watcher | None = None,
         probes: Probing | None = None,
@@ -279,7 +279,7 @@ class Trainer:
         if last or (every and (epoch + 1) % every == 0):
             correct = evaluate(state.model, self.eval_images, self.group, self.pixels, self.compute)
         for k in range(len(self.group.members)):
-            row: Row = {
+            row: HistoryRow = {
                 "task": task + 1,
                 "epoch": epoch + 1,
                 "loss": losses[k],

@@ -22,7 +22,9 @@ from mdcg.train.optimizer import SGD
 from mdcg.train.precision import Compute
 from mdcg.train.stored_logits import StoredLogits
 
-Row = dict[str, Any]
+HistoryRow = dict[str, Any]  # of one epoch: its losses and accuracies
+MeasuredRow = dict[str, Any]  # of one look of a probe: when it looked, and what it measured
+PlainValues = dict[str, Any]  # what a checkpoint holds beside tensors, fit for JSON
 
 
 @dataclass
@@ -38,8 +40,8 @@ class State:
     correct: Ints  # (K, tasks, classes): correct predictions after each task
     loss_sum: Tensor  # (K,) over the steps of the current epoch
     hits: Tensor  # (K,) correct among the current images of the epoch
-    history: list[list[Row]]  # per member, one row per epoch
-    measured: list[list[Row]]  # per member, one row per look of a probe
+    history: list[list[HistoryRow]]  # per member, one row per epoch
+    measured: list[list[MeasuredRow]]  # per member, one row per look of a probe
     measuring: dict[str, float] = field(default_factory=dict)  # seconds of each probe, of the whole group
     teacher: Model | None = None
     start: Model | None = None  # the model as it was when the task began, for probes that need it
@@ -140,7 +142,7 @@ def fill_memories(state: State, group: Group, task: int) -> None:
             memory.second.add(arrived, stream(member.seed, Purpose.KEEP_SECOND, task))
 
 
-def dump(state: State) -> tuple[dict[str, Tensor], Row]:
+def dump(state: State) -> tuple[dict[str, Tensor], PlainValues]:
     """Turn the state into tensors and plain values."""
     tensors = {
         "correct": torch.from_numpy(state.correct.copy()),
@@ -180,7 +182,9 @@ def _held(memories: Sequence[Memory]) -> dict[str, Memory]:
     return {f"memory.{k}": memory for k, memory in enumerate(memories)} | second
 
 
-def select(tensors: dict[str, Tensor], values: Row, members: Sequence[int]) -> tuple[dict[str, Tensor], Row]:
+def select(
+    tensors: dict[str, Tensor], values: PlainValues, members: Sequence[int]
+) -> tuple[dict[str, Tensor], PlainValues]:
     """Select what `dump` would have given of these members alone; one may be named several times."""
     chosen = torch.tensor(members)
     own = ("memory.", "second.", "measured.")  # each member's apart, for they differ in length
@@ -192,7 +196,7 @@ def select(tensors: dict[str, Tensor], values: Row, members: Sequence[int]) -> t
     return picked, {**values, "memories": held, "history": history}
 
 
-def restore(tensors: dict[str, Tensor], values: Row, group: Group, compute: Compute) -> State:
+def restore(tensors: dict[str, Tensor], values: PlainValues, group: Group, compute: Compute) -> State:
     """Make the state from what `dump` wrote, on any device."""
     state = fresh(group, compute)
     for size in values["sizes"]:
