@@ -14,7 +14,7 @@ from mdcg.execute.plan import Job, Undone, make_groups
 from mdcg.execute.progress import Display
 from mdcg.files import in_use
 from mdcg.probes import ProbeError
-from mdcg.runs.environment import source
+from mdcg.runs.environment import own_revision
 from mdcg.runs.failures import note_failure
 
 
@@ -45,7 +45,7 @@ class LocalExecutor:
 
 def do_job(job: Job, context: Context) -> Undone:
     """Train a job's runs. Errors of the machine are raised; runs that other processes hold are left to them."""
-    source()  # now: the files may change while runs train
+    own_revision()  # now: the files may change while runs train
     store = context.store
     undone = Undone(left={spec.name: "another process is at it" for spec in job.specs if in_use(store.folder(spec))})
     free = [spec for spec in job.specs if spec.name not in undone.left]

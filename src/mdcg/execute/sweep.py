@@ -19,7 +19,7 @@ from mdcg.execute.progress import ProgressBars, messages
 from mdcg.execute.unfinished import tidy
 from mdcg.methods.base import Preset
 from mdcg.recipes.document import Document, read_document
-from mdcg.recipes.grid import Cell, choose, expand
+from mdcg.recipes.grid import GridCell, choose, expand
 from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
 from mdcg.trackers import Tracker, TrackerSet
@@ -37,7 +37,7 @@ class Sweep:
     1
     """
 
-    cells: Sequence[Cell]
+    cells: Sequence[GridCell]
     context: Context
     title: str
 
@@ -103,7 +103,7 @@ class Sweep:
         return {record.spec.name: record for record in found if record is not None}
 
 
-def _title(cells: Sequence[Cell], preset: Preset) -> str:
+def _title(cells: Sequence[GridCell], preset: Preset) -> str:
     """A title of what all runs of a sweep share."""
     specs = [spec for cell in cells for spec in cell.specs]
     sizes = {spec.memory for spec in specs} - {0}

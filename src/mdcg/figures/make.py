@@ -20,7 +20,7 @@ from mdcg.figures.base import FIGURES, Figure, OfModels, OfRuns, Row, recipe_of
 from mdcg.figures.read import UNFIT, numbers
 from mdcg.files import write_atomic
 from mdcg.methods import METHODS
-from mdcg.recipes.grid import Cell, cells, expand
+from mdcg.recipes.grid import GridCell, expand, grid_cells
 from mdcg.recipes.parsing import parse_seeds
 from mdcg.recipes.recipe import Recipe
 from mdcg.runs.finished import FinishedRun
@@ -83,7 +83,7 @@ def _specs(name: str, figure: OfRuns, asked: Recipe, seeds_given: bool) -> list[
         asked = asked.model_copy(update={"seeds": parse_seeds(figure.seeds)})
     wanted = [combination for recipe in figure.wanted(asked) for combination in expand(recipe.document())]
     load = Context(asked.out, asked.data).dataset
-    return list({spec.name: spec for cell in cells(wanted, load) for spec in cell.specs}.values())
+    return list({spec.name: spec for cell in grid_cells(wanted, load) for spec in cell.specs}.values())
 
 
 def _check(name: str, figure: OfRuns, asked: Recipe) -> None:
@@ -118,7 +118,7 @@ def _train(
         sweeps.setdefault(tuple(every), []).extend(own)
     for watching, own in sweeps.items():
         context = Context(asked.out, asked.data, asked.device, members, probes=watching)
-        undone = Sweep([Cell({}, own)], context, asked.scenario).run(retry)
+        undone = Sweep([GridCell({}, own)], context, asked.scenario).run(retry)
         for reason in dict.fromkeys(undone.failed.values()):
             logger.warning("left out of the figure, until --retry tries it again: %s", reason)
         for reason in dict.fromkeys(undone.left.values()):

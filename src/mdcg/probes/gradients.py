@@ -24,7 +24,7 @@ AT_ONCE = 8  # members on a GPU, so that a group that fits into its memory does 
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerWeight:
     """A weight that has output channels."""
 
     name: str
@@ -63,16 +63,16 @@ class Gradients(Probe):
         return {"layers": [[layer.name for layer in layers]] * snapshot.members, "cosine": found}
 
 
-def layers_of(model: Model) -> list[Layer]:
+def layers_of(model: Model) -> list[LayerWeight]:
     """The layers in the order of the forward pass, the head's classifier last; named as in backbone and head."""
     found = []
     for path, module in model.named_modules():
         if isinstance(module, Conv2d | Linear):
             name = path.split(".", 1)[1]
-            found.append(Layer(name, f"{path}.weight", 1 if isinstance(module, Conv2d) else 2))
+            found.append(LayerWeight(name, f"{path}.weight", 1 if isinstance(module, Conv2d) else 2))
         elif isinstance(module, Stacked):
             found += [
-                Layer(module.names[own].removesuffix(".weight"), f"{path}.{own}", 1)
+                LayerWeight(module.names[own].removesuffix(".weight"), f"{path}.{own}", 1)
                 for own, value in module.named_parameters()
                 if value.ndim > 2 and value.requires_grad  # biases and BatchNorm's have one number per channel
             ]
@@ -92,7 +92,7 @@ def _together(counts: list[int], apart: bool) -> Iterator[list[int]]:
             yield from (same[start : start + AT_ONCE] for start in range(0, len(same), AT_ONCE))
 
 
-def _cosines(snapshot: Snapshot, images: Images, members: list[int], layers: list[Layer]) -> Tensor:
+def _cosines(snapshot: Snapshot, images: Images, members: list[int], layers: list[LayerWeight]) -> Tensor:
     """The cosines of some members with equally many images: (members, layers)."""
     index = snapshot.compute.put(np.stack([images.index[k] for k in members]))
     labels = snapshot.compute.put(np.stack([images.labels[k] for k in members]))

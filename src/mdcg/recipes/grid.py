@@ -33,7 +33,7 @@ MEMORY = "memory"
 
 
 @dataclass(frozen=True)
-class Value:
+class AxisValue:
     """One value of an axis: its name, what it sets, and where that is written."""
 
     label: str
@@ -57,17 +57,17 @@ class Combination:
 
 
 @dataclass(frozen=True)
-class Cell:
+class GridCell:
     """The runs of one setting, which differ in nothing but the seed."""
 
     labels: Mapping[str, str]  # its value on each axis
     specs: Sequence[RunSpec]
 
 
-def label(cell: Cell, without: Collection[str] = ()) -> str:
+def label(cell: GridCell, without: Collection[str] = ()) -> str:
     """The label that tells a cell from the others of its grid: its value on every axis, numbers with what they are.
 
-    >>> label(Cell({"method": "md", "memory": "50", "set.lam": "0.1"}, []))
+    >>> label(GridCell({"method": "md", "memory": "50", "set.lam": "0.1"}, []))
     'md, memory 50, lam 0.1'
     """
     parts = []
@@ -109,7 +109,7 @@ def expand(document: Document, given: Mapping[str, Any] | None = None) -> list[C
     return [one.combined(document) for one in found]
 
 
-def cells(combinations: Sequence[Combination], load: Callable[[Recipe], Dataset]) -> list[Cell]:
+def grid_cells(combinations: Sequence[Combination], load: Callable[[Recipe], Dataset]) -> list[GridCell]:
     """The runs of every combination; one that others mean as well (Naive has no memory) is the first one's."""
     found, seen = [], set()
     for combination in combinations:
@@ -128,24 +128,24 @@ def cells(combinations: Sequence[Combination], load: Callable[[Recipe], Dataset]
                 if (axis in settings or not axis.startswith("set."))
                 and (axis != MEMORY or METHODS[new[0].method].uses_memory)
             }
-            found.append(Cell(apply, new))
+            found.append(GridCell(apply, new))
     return found
 
 
 def choose(
     combinations: Sequence[Combination], load: Callable[[Recipe], Dataset], wanted: Mapping[str, Sequence[str]]
-) -> list[Cell]:
+) -> list[GridCell]:
     """The runs that have one of the values wanted, of each axis or setting named."""
     # By label first: datasets of what is not wanted need not be there.
     likely = [one for one in combinations if _may_be(one, wanted)]
-    return _only(cells(likely or combinations, load), wanted)
+    return _only(grid_cells(likely or combinations, load), wanted)
 
 
 def _may_be(one: Combination, wanted: Mapping[str, Sequence[str]]) -> bool:
     return all(one.labels[key] in values for key, values in wanted.items() if key in one.labels)
 
 
-def _only(found: Sequence[Cell], wanted: Mapping[str, Sequence[str]]) -> list[Cell]:
+def _only(found: Sequence[GridCell], wanted: Mapping[str, Sequence[str]]) -> list[GridCell]:
     for key, values in wanted.items():
         named = {value for cell in found for spec in cell.specs for value in _known(cell, spec, key)}
         if not named and key != MEMORY:
@@ -172,7 +172,7 @@ def _only(found: Sequence[Cell], wanted: Mapping[str, Sequence[str]]) -> list[Ce
     return kept
 
 
-def _known(cell: Cell, spec: RunSpec, key: str) -> set[str]:
+def _known(cell: GridCell, spec: RunSpec, key: str) -> set[str]:
     """The values of a run under a name: its label on that axis, and its own setting."""
     settings = spec.settings()
     if key == MEMORY and not spec.memory:
@@ -285,7 +285,7 @@ def _axes(document: Document) -> dict[str, Any]:
     return axes
 
 
-def _values(document: Document, name: str, values: Any, base: Place | None = None) -> Iterator[Value]:
+def _values(document: Document, name: str, values: Any, base: Place | None = None) -> Iterator[AxisValue]:
     """The values of one axis, named by its key or, where its values set several keys, by any other word."""
     place: Place = base or ("axes", name)
     key = key_name(name)
@@ -307,12 +307,12 @@ def _values(document: Document, name: str, values: Any, base: Place | None = Non
             raise document.error((*place, index), f"a value of '{name}' must be a number or a word, not {value!r}.")
         if value in values[:index]:
             raise document.error((*place, index), f"'{name}' has the value {value} twice; keep one.")
-        yield Value(
+        yield AxisValue(
             str(value).strip(), {key: value.strip() if isinstance(value, str) else value}, {key: (*place, index)}
         )
 
 
-def _variants(document: Document, name: str, values: Mapping[Any, Any]) -> Iterator[Value]:
+def _variants(document: Document, name: str, values: Mapping[Any, Any]) -> Iterator[AxisValue]:
     if key_name(name) in Recipe.model_fields:
         raise document.error(
             ("axes", name),
@@ -336,10 +336,10 @@ def _variants(document: Document, name: str, values: Mapping[Any, Any]) -> Itera
                 known = set(Recipe.model_fields) - NOT_AXES | {"set"}
                 raise document.error((*here, key), str(unknown("key", str(key), known)))
             flat[plain], places[plain] = value, (*here, key)
-        yield Value(str(label), flat, places)
+        yield AxisValue(str(label), flat, places)
 
 
-def _refuse_collisions(document: Document, base: Mapping[str, Place], axes: Mapping[str, list[Value]]) -> None:
+def _refuse_collisions(document: Document, base: Mapping[str, Place], axes: Mapping[str, list[AxisValue]]) -> None:
     """Refuse two that set one key: which of them counts would be anybody's guess."""
     owner: dict[str, Place] = dict(base)
     for name, values in axes.items():

@@ -13,7 +13,7 @@ from mdcg.scenario import parse
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundRuns:
     """The finished runs below a folder, and how many results were left out."""
 
     runs: list[FinishedRun]
@@ -21,7 +21,7 @@ class Found:
     copies: int  # results of runs that were found elsewhere too
 
 
-def find_runs(root: Path) -> Found:
+def find_runs(root: Path) -> FoundRuns:
     """Find every finished run below `root`. A copy of a run is no second run: of equal specs only the newest counts.
 
     A run of an archive is no copy of one in a folder: the store has left it out.
@@ -44,7 +44,7 @@ def find_runs(root: Path) -> Found:
         damaged = f" ({unreadable} could not be read)" if unreadable else ""
         raise MdcgError(f"there is no finished run in {root}{damaged}; train some with 'mdcg run' or 'mdcg compare'.")
     newest = distinct(runs)
-    return Found(newest, unreadable, len(runs) - len(newest))
+    return FoundRuns(newest, unreadable, len(runs) - len(newest))
 
 
 def distinct(runs: Iterable[FinishedRun]) -> list[FinishedRun]:

@@ -45,7 +45,7 @@ class Hardware(_Part):
     gpu_memory: int | None = None
 
 
-class Source(_Part):
+class GitRevision(_Part):
     """The git revision that mdcg ran from; a package that is installed has none."""
 
     revision: str
@@ -58,7 +58,7 @@ class Environment(_Part):
     versions: Versions = Versions()
     platform: str | None = None
     hardware: Hardware = Hardware()
-    source: Source | None = None
+    source: GitRevision | None = None
     precision: str | None = None
     peak_memory: int | None = None  # bytes of the GPU, or of the process on a CPU, up to the end of the run
     finished: str | None = None  # UTC, ISO 8601
@@ -101,7 +101,7 @@ def environment(compute: Compute, threads: int | None = None) -> Environment:
         ),
         platform=platform.platform(),
         hardware=_hardware(compute.device, threads or torch.get_num_threads()),
-        source=source(),
+        source=own_revision(),
         precision=compute.precision,
         peak_memory=_peak_memory(compute.device),
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -113,17 +113,17 @@ def gpu_name(compute: Compute) -> str | None:
 
 
 @cache
-def source() -> Source | None:
+def own_revision() -> GitRevision | None:
     """The revision of the files that mdcg was loaded from, asked for once: they may be edited while runs train."""
     return revision_of(Path(mdcg.__file__).parent)
 
 
-def revision_of(folder: Path) -> Source | None:
+def revision_of(folder: Path) -> GitRevision | None:
     """The revision of a package's folder; None where git does not know its files, or is not there."""
     tracked = _git(folder, "ls-files", "--error-unmatch", "__init__.py")  # a .venv inside a checkout is not
     revision = tracked and _git(folder, "rev-parse", "HEAD")
     changes = _git(folder, "status", "--porcelain", "--", ".")
-    return Source(revision=revision, uncommitted=bool(changes)) if revision and changes is not None else None
+    return GitRevision(revision=revision, uncommitted=bool(changes)) if revision and changes is not None else None
 
 
 def _git(folder: Path, *words: str) -> str | None:

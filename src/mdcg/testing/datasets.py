@@ -15,7 +15,7 @@ from mdcg.errors import MdcgError
 from mdcg.execute.context import Context, DatasetCache
 from mdcg.execute.sweep import Sweep
 from mdcg.models.backbones import backbone_names
-from mdcg.recipes.grid import Cell
+from mdcg.recipes.grid import GridCell
 from mdcg.recipes.recipe import make_recipe
 from mdcg.scenario import canonical, parse, task_sizes
 from mdcg.testing.groups import require
@@ -87,7 +87,7 @@ def _check_training(record: DatasetRecord, loaded: Dataset) -> None:
     with TemporaryDirectory() as out:
         specs = recipe.resolve(few)
         cache = DatasetCache({(record.name, None, specs[0].image_size): few})
-        sweep = Sweep([Cell({}, specs)], Context(Path(out), device="cpu", datasets=cache), "")
+        sweep = Sweep([GridCell({}, specs)], Context(Path(out), device="cpu", datasets=cache), "")
         undone = sweep.run(quiet=True)
         require(not undone, f"training on {record.name} fails: {next(iter(undone.failed.values()), '')}")
         (done,) = sweep.records().values()

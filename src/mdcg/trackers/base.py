@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mdcg.registry import Registry
 
-Setting = bool | int | float | str | None
+SettingValue = bool | int | float | str | None
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class TrackedRun:
 
     name: str
     folder: Path  # its own, where a tracker may write
-    settings: Mapping[str, Setting]  # those of method and head as set.NAME
+    settings: Mapping[str, SettingValue]  # those of method and head as set.NAME
     epochs: int  # of all tasks together
     done: int = 0  # of them, when it begins
 
