@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mdcg.figures.base import OfRuns
+from mdcg.figures.base import RunFigure
 from mdcg.figures.plots.bias import Bias
 from mdcg.figures.plots.margin import Margin
 from mdcg.runs.finished import FinishedRun
@@ -85,7 +85,7 @@ def test_margin_draws_what_was_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("method", "figure"), [("replay", Bias()), ("md-cg", Margin())])
-def test_one_setting_is_picked(method: str, figure: OfRuns, tmp_path: Path) -> None:
+def test_one_setting_is_picked(method: str, figure: RunFigure, tmp_path: Path) -> None:
     run = run_of(method, 0, [], figure.probes[0], tmp_path)
 
     def like(**spec: Any) -> FinishedRun:

@@ -344,7 +344,7 @@ def test_parts_of_a_group_take_their_measurements_along() -> None:
     group = group_of("replay", [(seed, 12, {}) for seed in range(4)])
     state = trained(group, {"norm": Norm()})
     tensors, values = states.dump(state)
-    half, noted = states.select(tensors, values, [1, 3])
+    half, noted = states.select_members(tensors, values, [1, 3])
     part = states.restore(half, noted, group_of("replay", [(seed, 12, {}) for seed in (1, 3)]), CPU)
     assert part.measured == [state.measured[1], state.measured[3]]
 

@@ -116,7 +116,7 @@ class Result:
         return np.array([record.metrics[name] for record in self.records])
 
 
-class Asked(TypedDict, total=False):
+class RunOptions(TypedDict, total=False):
     """The options that `run` and `compare` share, see `Recipe`; what is left out follows the paper."""
 
     title: str | None
@@ -150,7 +150,7 @@ def run(
     quiet: bool = False,
     log: Sequence[str | Tracker] = (),
     probes: Sequence[str] = (),
-    **asked: Unpack[Asked],
+    **asked: Unpack[RunOptions],
 ) -> Result:
     """Train one method for each seed, or take up the runs that are already there.
 
@@ -185,7 +185,7 @@ def compare(
     quiet: bool = False,
     log: Sequence[str | Tracker] = (),
     probes: Sequence[str] = (),
-    **asked: Unpack[Asked],
+    **asked: Unpack[RunOptions],
 ) -> dict[str, Result]:
     """Train several methods, with several memory sizes or settings set={"lam": [0.1, 1]}: a result for each.
 

@@ -87,7 +87,7 @@ def readable(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def in_use(folder: Path) -> bool:
+def is_locked(folder: Path) -> bool:
     """Whether a process has locked `folder`."""
     if not (folder / LOCK).exists():  # nobody ever held it, and to try would leave a file
         return False

@@ -36,7 +36,7 @@ class Registry(Generic[T]):
         return add
 
     @contextmanager
-    def lent(self, name: str, thing: T) -> Iterator[None]:
+    def temporary(self, name: str, thing: T) -> Iterator[None]:
         """Register a name for the length of this context."""
         self.register(name)(thing)
         try:

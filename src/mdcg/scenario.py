@@ -105,10 +105,10 @@ def canonical(name: str) -> str:
     return f"{short.get(dataset, dataset).rstrip('/')}-{tasks}"
 
 
-def listed() -> list[str]:
+def scenario_names() -> list[str]:
     """The usual scenarios of every dataset.
 
-    >>> listed()[:3]
+    >>> scenario_names()[:3]
     ['digits-5', 'c10-5', 'c100-10']
     """
     return [name for record in DATASETS.values() for name in record.scenarios]

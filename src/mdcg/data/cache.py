@@ -133,7 +133,7 @@ def _statistics(images: npt.NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple
     return tuple(means), tuple(stds)
 
 
-def store(path: Path, content: Arrays) -> None:
+def write_cache(path: Path, content: Arrays) -> None:
     """Write the arrays to the cache."""
     values = {
         "version": VERSION,
@@ -146,7 +146,7 @@ def store(path: Path, content: Arrays) -> None:
         save_file(content.tensors(), partial, header_of(values))
 
 
-def recall(path: Path) -> Arrays | None:
+def read_cache(path: Path) -> Arrays | None:
     """The cached arrays, mapped not read; None where there is no usable file."""
     if not path.exists():
         return None

@@ -22,7 +22,7 @@ from mdcg.errors import MdcgError
 
 Shape = tuple[int, int, int]  # channels, height, width
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-SMALL = 48  # pixels: the largest images for which a small ResNet is the usual backbone
+SMALL_RESNET_SIDE = 48  # pixels: the largest images for which a small ResNet is the usual backbone
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Protocol:
     @classmethod
     def usual(cls, shape: Shape) -> Protocol:
         """The default protocol for images of this shape, where a dataset has none of its own."""
-        return cls("resnet18" if shape[1] > SMALL else "resnet20", epochs=20, batch_size=32)
+        return cls("resnet18" if shape[1] > SMALL_RESNET_SIDE else "resnet20", epochs=20, batch_size=32)
 
 
 @dataclass(frozen=True)
@@ -123,11 +123,11 @@ class DatasetRecord(ABC):
         """The scenarios of this dataset that `mdcg list` shows."""
         return tuple(f"{self.scenario_name}-{tasks}" for tasks in self.tasks)
 
-    def prepared(self, shape: Shape) -> Preprocessing:
+    def preprocessing_for(self, shape: Shape) -> Preprocessing:
         """The preprocessing for images of this shape."""
         return self.preprocessing or Preprocessing.usual(shape)
 
-    def trained(self, shape: Shape) -> Protocol:
+    def protocol_for(self, shape: Shape) -> Protocol:
         """The protocol for images of this shape."""
         return self.protocol or Protocol.usual(shape)
 

@@ -10,7 +10,7 @@ from mdcg.errors import MdcgError
 from mdcg.execute.context import Context
 from mdcg.execute.cost import group_of
 from mdcg.execute.observer import Observer
-from mdcg.execute.plan import look_at
+from mdcg.execute.plan import checked_probes
 from mdcg.execute.unfinished import group_folder, is_begun, note_group
 from mdcg.files import locked, remove_partial
 from mdcg.learner import Learner
@@ -103,7 +103,7 @@ def _train_together(specs: Specs, context: Context, anew: bool) -> dict[str, str
         observer = stack.enter_context(Observer(specs, context))
         try:
             with device_errors_explained():
-                probes = look_at(specs, context)
+                probes = checked_probes(specs, context)
                 state = _train(group, compute, checkpoints, stop, observer, probes, title_of(specs))
         except Stopped as stopped:
             raise _stopped_by(stop, stopped) from None
@@ -186,7 +186,7 @@ def _hand_over(specs: Specs, part: Specs, context: Context) -> None:
     values["seconds"] *= share
     values["measuring"] = {probe: share * seconds for probe, seconds in values["measuring"].items()}
     note_group(context.store, part)
-    Checkpoints(group_folder(context.store, part)).save(*states.select(tensors, values, chosen))
+    Checkpoints(group_folder(context.store, part)).save(*states.select_members(tensors, values, chosen))
 
 
 def _stopped_by(stop: StopSignals, stopped: Stopped) -> Stopped:

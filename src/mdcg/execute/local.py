@@ -12,7 +12,7 @@ from mdcg.execute.context import Context
 from mdcg.execute.group import train_group
 from mdcg.execute.plan import Job, Undone, make_groups
 from mdcg.execute.progress import Display
-from mdcg.files import in_use
+from mdcg.files import is_locked
 from mdcg.probes import ProbeError
 from mdcg.runs.environment import own_revision
 from mdcg.runs.failures import note_failure
@@ -47,7 +47,7 @@ def do_job(job: Job, context: Context) -> Undone:
     """Train a job's runs. Errors of the machine are raised; runs that other processes hold are left to them."""
     own_revision()  # now: the files may change while runs train
     store = context.store
-    undone = Undone(left={spec.name: "another process is at it" for spec in job.specs if in_use(store.folder(spec))})
+    undone = Undone(left={spec.name: "another process is at it" for spec in job.specs if is_locked(store.folder(spec))})
     free = [spec for spec in job.specs if spec.name not in undone.left]
     for together in make_groups(free, context, lambda _: len(free)):  # in parts, if it was in parts before
         details, errors = "", list[Exception]()

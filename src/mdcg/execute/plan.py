@@ -70,7 +70,7 @@ class Undone:
 def make_plan(specs: Sequence[RunSpec], context: Context, retry: bool) -> Plan:
     """The jobs that finish these runs. What failed before is left out, unless it is to be tried again."""
     store = context.store
-    look_at(specs, context)  # or say which probe cannot, before anything trains
+    checked_probes(specs, context)  # or say which probe cannot, before anything trains
     finished = [] if context.fresh else [spec for spec in specs if store.finished(spec) is not None]
     names = {spec.name for spec in finished}
     reasons = {} if retry else {spec.name: failure(store, spec) for spec in specs if spec.name not in names}
@@ -125,7 +125,7 @@ def default_members(dataset: Dataset, device: str) -> int:
     return 64 if device == "cuda" or dataset.shape[1] <= SMALL else 1
 
 
-def look_at(specs: Sequence[RunSpec], context: Context) -> ProbeSet:
+def checked_probes(specs: Sequence[RunSpec], context: Context) -> ProbeSet:
     """The context's probes, if they can look at these runs; else the error that says why not."""
     return probes_for(context.probes, {(spec.method, spec.head): spec.built_method() for spec in specs})
 

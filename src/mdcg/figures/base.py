@@ -37,7 +37,7 @@ class Figure(ABC):
         return first_line(cls)
 
 
-class OfRuns(Figure):
+class RunFigure(Figure):
     """A figure of runs: those that are missing are trained."""
 
     probes: ClassVar[tuple[str, ...]] = ()  # that must have looked at every run
@@ -61,7 +61,7 @@ class OfRuns(Figure):
         ]
 
 
-class OfModels(Figure):
+class ModelFigure(Figure):
     """A figure of models alone: nothing is trained."""
 
     @abstractmethod

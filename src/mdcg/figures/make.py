@@ -16,7 +16,7 @@ from mdcg.errors import MachineError, MdcgError
 from mdcg.execute.context import Context
 from mdcg.execute.sweep import Sweep
 from mdcg.figures import captions, style
-from mdcg.figures.base import FIGURES, Figure, OfModels, OfRuns, Row, recipe_of
+from mdcg.figures.base import FIGURES, Figure, ModelFigure, Row, RunFigure, recipe_of
 from mdcg.figures.read import UNFIT, numbers
 from mdcg.files import write_atomic
 from mdcg.methods import METHODS
@@ -24,7 +24,7 @@ from mdcg.recipes.grid import GridCell, expand, grid_cells
 from mdcg.recipes.parsing import parse_seeds
 from mdcg.recipes.recipe import Recipe
 from mdcg.runs.finished import FinishedRun
-from mdcg.runs.share import Share
+from mdcg.runs.probe_time import ProbeTime
 from mdcg.runs.spec import RunSpec
 from mdcg.runs.store import Store
 from mdcg.scenario import parse
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Made:
+class WrittenFigure:
     """A figure on disk."""
 
     name: str
@@ -49,8 +49,8 @@ def make(
     seeds_given: bool,
     members: int | None = None,
     retry: bool = False,
-    done: Callable[[Made], None] = lambda made: None,
-) -> Share | None:
+    done: Callable[[WrittenFigure], None] = lambda made: None,
+) -> ProbeTime | None:
     """Draw these figures; `asked` says of which scenario and how to train, its folder is that of the runs.
 
     Runs that several figures need are trained once, with the probes of all of them. Each figure is told of, to `done`,
@@ -58,7 +58,9 @@ def make(
     """
     figures: dict[str, Figure] = {name: FIGURES[name]() for name in dict.fromkeys(names)}
     specs = {
-        name: _specs(name, figure, asked, seeds_given) for name, figure in figures.items() if isinstance(figure, OfRuns)
+        name: _specs(name, figure, asked, seeds_given)
+        for name, figure in figures.items()
+        if isinstance(figure, RunFigure)
     }
     probes: dict[str, set[str]] = {}
     for name, own in specs.items():
@@ -70,14 +72,14 @@ def make(
     for name, figure in figures.items():
         rows, where = _numbers(name, figure, specs.get(name, []), asked)
         done(_write(name, figure, rows, where, out, asked.scenario, asked.memory))
-    return Share.of((Store(asked.out, tuple(probes[name])), spec) for name, spec in by_name.items())
+    return ProbeTime.of((Store(asked.out, tuple(probes[name])), spec) for name, spec in by_name.items())
 
 
 def _probes(figure: Figure) -> tuple[str, ...]:
-    return figure.probes if isinstance(figure, OfRuns) else ()
+    return figure.probes if isinstance(figure, RunFigure) else ()
 
 
-def _specs(name: str, figure: OfRuns, asked: Recipe, seeds_given: bool) -> list[RunSpec]:
+def _specs(name: str, figure: RunFigure, asked: Recipe, seeds_given: bool) -> list[RunSpec]:
     _check(name, figure, asked)
     if not seeds_given:
         asked = asked.model_copy(update={"seeds": parse_seeds(figure.seeds)})
@@ -86,7 +88,7 @@ def _specs(name: str, figure: OfRuns, asked: Recipe, seeds_given: bool) -> list[
     return list({spec.name: spec for cell in grid_cells(wanted, load) for spec in cell.specs}.values())
 
 
-def _check(name: str, figure: OfRuns, asked: Recipe) -> None:
+def _check(name: str, figure: RunFigure, asked: Recipe) -> None:
     """Refuse what no figure of its kind can show, before anything trains."""
     if parse(asked.scenario)[1] < figure.tasks:
         raise MdcgError(
@@ -127,11 +129,11 @@ def _train(
 
 def _numbers(name: str, figure: Figure, specs: Sequence[RunSpec], asked: Recipe) -> tuple[list[Row], str]:
     """The numbers that are drawn, and where they come from."""
-    if isinstance(figure, OfModels):
+    if isinstance(figure, ModelFigure):
         _check_names(asked)
         rows = figure.measure(asked)
         return rows, figure.source(rows)
-    assert isinstance(figure, OfRuns)
+    assert isinstance(figure, RunFigure)
     store = Store(asked.out, figure.probes)
     found = [(store.folder(spec), store.finished(spec)) for spec in specs]
     runs = [FinishedRun(folder, record) for folder, record in found if record is not None]
@@ -170,7 +172,7 @@ def _write(
     out: Path,
     scenario: str,
     memory: Sequence[int],
-) -> Made:
+) -> WrittenFigure:
     stem = _stem(name, scenario, memory)
     try:
         caption = f"{figure.caption(rows)} {where}"
@@ -185,7 +187,7 @@ def _write(
     contents = {"svg": drawn["svg"], "png": drawn["png"], "csv": table(rows).encode()}
     for kind, content in contents.items():
         write_atomic(out / f"{stem}.{kind}", content)
-    return Made(name, [out / f"{stem}.{kind}" for kind in contents], caption)
+    return WrittenFigure(name, [out / f"{stem}.{kind}" for kind in contents], caption)
 
 
 def _stem(name: str, scenario: str, memory: Sequence[int]) -> str:

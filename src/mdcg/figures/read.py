@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mdcg.errors import MdcgError
-from mdcg.figures.base import OfRuns, Row
+from mdcg.figures.base import Row, RunFigure
 from mdcg.runs.finished import FinishedRun
 from mdcg.runs.store import measured_file
 
 UNFIT = (LookupError, TypeError, ValueError)  # of rows that lack a look or a key, or hold what is no number
 
 
-def numbers(figure: OfRuns, runs: Sequence[FinishedRun]) -> list[Row]:
+def numbers(figure: RunFigure, runs: Sequence[FinishedRun]) -> list[Row]:
     """The figure's rows, at least one of every run."""
     for run in runs:
         for probe in figure.probes:

@@ -18,7 +18,7 @@ from mdcg.methods import Method
 from mdcg.models import Head, Model
 from mdcg.registry import Registry, first_line
 from mdcg.train.augment import Pixels
-from mdcg.train.evaluate import answers, features
+from mdcg.train.evaluate import features_of, logits_of
 from mdcg.train.group import Group
 from mdcg.train.precision import Compute
 from mdcg.train.stored_logits import StoredLogits
@@ -116,13 +116,13 @@ class Snapshot:
         """The logits of each member (n, classes seen), as in an evaluation; `model` may be `start`."""
         asked = model or self.model
         index, counts = _side_by_side(images.index)
-        found = answers(asked, images.pixels, index, self.pixels, self.compute)[..., : asked.head.classes]
+        found = logits_of(asked, images.pixels, index, self.pixels, self.compute)[..., : asked.head.classes]
         return [own[:count] for own, count in zip(found, counts, strict=True)]
 
     def features(self, images: Images, model: Model | None = None) -> list[Tensor]:
         """The features of each member (n, features): what the backbone gives to the head."""
         index, counts = _side_by_side(images.index)
-        found = features(model or self.model, images.pixels, index, self.pixels, self.compute)
+        found = features_of(model or self.model, images.pixels, index, self.pixels, self.compute)
         return [own[:count] for own, count in zip(found, counts, strict=True)]
 
 

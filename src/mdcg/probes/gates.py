@@ -41,7 +41,7 @@ class Gates(Probe):
         # Each member by itself and in double precision: what is told apart here are small numbers.
         found = [
             {
-                **_answers(head, k, features.double(), labels),
+                **_measure_gates(head, k, features.double(), labels),
                 **_moved("gates", head.gates, first.gates, k),
                 **_moved("classifier", head.classifier, first.classifier, k),
             }
@@ -62,7 +62,7 @@ def untrained(snapshot: Snapshot) -> CascadedGates:
     return again
 
 
-def _answers(head: CascadedGates, k: int, features: Tensor, labels: Ints) -> dict[str, float]:
+def _measure_gates(head: CascadedGates, k: int, features: Tensor, labels: Ints) -> dict[str, float]:
     """Measure one member's predictions for images (n, features), with its gates and without."""
     logits = _of_member(head.classifier, k, features)
     opening = head.gamma[k] * _of_member(head.gates, k, features) + head.beta[k]

@@ -15,7 +15,7 @@ from mdcg.probes.base import PROBES, Images, Measured, Probe, Snapshot
 
 
 @PROBES.register("memory")
-class OfMemory(Probe):
+class MemoryProbe(Probe):
     """Ground-truth logit and accuracy on the memory's images, accuracy on past test images."""
 
     def wants(self, task: int, epoch: int, epochs: int) -> bool:

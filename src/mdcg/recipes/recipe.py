@@ -190,7 +190,7 @@ class Recipe(BaseModel):
         except MdcgError as error:
             raise MdcgError(str(error), about="scenario") from error
         head, published = self._head(name), self.preset == "published"
-        usual = record.trained(dataset.shape)
+        usual = record.protocol_for(dataset.shape)
         backbone = self.backbone or (
             presets.PUBLISHED_BACKBONES.get(usual.backbone, usual.backbone) if published else usual.backbone
         )

@@ -48,7 +48,7 @@ class Note(BaseModel):
             if (cell.table, cell.scenario, cell.method) == named and cell.acc_std is not None
         }
         if not own or not set(own).issuperset(self.memory):
-            sizes = f" with memory {listed(self.memory)}" if self.memory else ""
+            sizes = f" with memory {sizes_in_words(self.memory)}" if self.memory else ""
             raise MdcgError(
                 f"Table {self.table} of the paper has no ± for {self.method} on {self.scenario}{sizes}; name cells "
                 "that it has."
@@ -80,10 +80,10 @@ def read_notes(path: Path) -> Noted:
     return noted
 
 
-def listed(sizes: Sequence[int]) -> str:
+def sizes_in_words(sizes: Sequence[int]) -> str:
     """Write memory sizes as words.
 
-    >>> listed([200, 500, 1000]), listed([2000])
+    >>> sizes_in_words([200, 500, 1000]), sizes_in_words([2000])
     ('200, 500 and 1,000', '2,000')
     """
     *first, last = [f"{size:,}" for size in sizes] or [""]

@@ -14,7 +14,7 @@ from mdcg.files import write_atomic
 from mdcg.methods import METHODS
 from mdcg.methods.base import Preset
 from mdcg.recipes.presets import PRESETS, preset_of, settings_of_preset
-from mdcg.report.notes import Noted, listed, read_notes
+from mdcg.report.notes import Noted, read_notes, sizes_in_words
 from mdcg.report.terminal import spread
 from mdcg.results.settings import Setting, gather
 from mdcg.results.statistics import ALPHA, holm
@@ -182,7 +182,7 @@ def _differing(tables: Sequence[Compared], noted: Noted) -> str:
     lines = []
     for (title, row, preset, says), cells in alike.items():
         gaps = ", ".join(f"{one.ours[preset].difference:+.1f}" for one in cells)
-        sizes = listed([one.cell.memory for one in cells if one.cell.memory])
+        sizes = sizes_in_words([one.cell.memory for one in cells if one.cell.memory])
         lines.append(f"- {title}, {row}{f', memory {sizes}' if sizes else ''}{_of(preset)} ({gaps}): {says}\n")
     return "".join(lines)
 
@@ -223,7 +223,7 @@ def _range(sizes: Sequence[int], known: Sequence[int]) -> str:
     first = known.index(sizes[0])
     if len(sizes) > 2 and list(sizes) == known[first : first + len(sizes)]:
         return f"{sizes[0]:,} to {sizes[-1]:,}"
-    return listed([size for size in sizes if size])
+    return sizes_in_words([size for size in sizes if size])
 
 
 def _of(preset: Preset) -> str:

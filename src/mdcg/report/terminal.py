@@ -73,7 +73,7 @@ def _runs(settings: Sequence[Setting]) -> str:
     return f"percent, mean ± sample std over {count} seeds" if count > 1 else "percent, one seed"
 
 
-def accuracy_matrix(R: Matrix, width: int) -> RenderableType:
+def coloured_matrix(R: Matrix, width: int) -> RenderableType:
     """Show R as a coloured matrix: row i after learning task i, column j accuracy on task j.
 
     What is too wide for the terminal goes on below, a block of tasks at a time.
@@ -112,7 +112,7 @@ def run_panel(record: Record, folder: str, width: int) -> RenderableType:
     parts: list[RenderableType] = [
         Text(folder, style="bold"),
         Text("accuracy in percent on task"),
-        accuracy_matrix(record.R, width),
+        coloured_matrix(record.R, width),
         metrics,
         *_classes(record),
         settings,

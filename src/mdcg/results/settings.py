@@ -21,7 +21,7 @@ from mdcg.results.statistics import ALPHA, Spread, welch
 from mdcg.runs.finished import FinishedRun
 from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
-from mdcg.scenario import listed
+from mdcg.scenario import scenario_names
 
 #: Named in other ways than by "field value", or no difference between settings of one section.
 ELSEWHERE = {"scenario", "fingerprint", "hold_out", "method", "memory", "head", "hyperparameters", "head_settings"}
@@ -170,7 +170,7 @@ def gather(runs: Iterable[FinishedRun]) -> list[Section]:
 
 
 def _usual_order(key: tuple[str, float, str]) -> tuple[int, str, float, str]:
-    usual = listed()
+    usual = scenario_names()
     return usual.index(key[0]) if key[0] in usual else len(usual), *key
 
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 import mdcg
 from mdcg.train.precision import Compute
 
-PATIENCE = 5  # seconds that git may take
+TIMEOUT = 5  # seconds that git may take
 
 
 class _Part(BaseModel):
@@ -135,7 +135,7 @@ def _git(folder: Path, *words: str) -> str | None:
             ["git", "-C", str(folder), *words],
             env=variables | {"GIT_OPTIONAL_LOCKS": "0"},
             capture_output=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
             check=True,
         )
     except (OSError, subprocess.SubprocessError):

@@ -22,8 +22,8 @@ from mdcg.testing.groups import (
     check_company,
     check_finite,
     check_resumed,
+    named_in_errors,
     require,
-    said_of,
     toy_dataset,
     toy_group,
     trained,
@@ -40,11 +40,11 @@ def check_backbone(
     resumed; what is saved predicts the same when it is loaded.
     """
     if isinstance(backbone, str):
-        with said_of(backbone):
+        with named_in_errors(backbone):
             _check_backbone(backbone, shape, pretrained)
     else:
         name = getattr(backbone, "__name__", type(backbone).__name__)
-        with said_of(name), BACKBONES.lent(f"{name}, checked", backbone):
+        with named_in_errors(name), BACKBONES.temporary(f"{name}, checked", backbone):
             _check_backbone(f"{name}, checked", shape, pretrained)
 
 

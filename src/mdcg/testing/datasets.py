@@ -73,7 +73,7 @@ def _check_names(record: DatasetRecord, loaded: Dataset) -> None:
             require(parse(spelled) == (record.name, tasks), f"the scenario '{spelled}' is not one of {record.name}.")
             require(canonical(spelled) == name, f"the scenario '{spelled}' is not the same as '{name}'.")
         task_sizes(loaded.classes, tasks)
-    backbone = record.trained(loaded.shape).backbone
+    backbone = record.protocol_for(loaded.shape).backbone
     require(backbone in backbone_names(), f"the backbone '{backbone}' in the protocol of {record.name} is not known.")
 
 

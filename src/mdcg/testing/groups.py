@@ -72,7 +72,7 @@ def toy_group(
 
 
 @contextlib.contextmanager
-def said_of(name: str) -> Iterator[None]:
+def named_in_errors(name: str) -> Iterator[None]:
     """Begin the message of every AssertionError within with this name."""
     try:
         yield
@@ -109,10 +109,10 @@ def trained(group: Group, method: Method | None = None) -> State:
     if method:
         trainer.method = method
     with no_global_draws("it"):
-        return going_on(trainer, states.fresh(group, CPU))
+        return train_from(trainer, states.fresh(group, CPU))
 
 
-def going_on(trainer: Trainer, state: State, tasks: int | None = None) -> State:
+def train_from(trainer: Trainer, state: State, tasks: int | None = None) -> State:
     try:
         return trainer.train(state, tasks)
     except (AssertionError, Stopped):
@@ -163,13 +163,13 @@ def check_resumed(group: Group, undisturbed: State) -> None:
     for _ in range(3):
         stop = itertools.chain(itertools.repeat(False, steps), itertools.repeat(True)).__next__
         with contextlib.suppress(Stopped):
-            going_on(Trainer(group, CPU, lambda *dumped: saved.append(dumped), stop), state)
+            train_from(Trainer(group, CPU, lambda *dumped: saved.append(dumped), stop), state)
         members = [
             dataclasses.replace(one, method=type(one.method)(**one.method.model_dump())) for one in group.members
         ]
         group = dataclasses.replace(group, members=tuple(members))
         state = states.restore(*unpack(pack(*saved[-1])), group, CPU)
-    going_on(Trainer(group, CPU), state)
+    train_from(Trainer(group, CPU), state)
     require(
         all(same_member(state, k, undisturbed, k) for k in range(len(group.members))),
         "stopped and resumed it comes to another result; keep no state but what is saved: parameters and buffers.",

@@ -19,13 +19,13 @@ EVAL_BATCH = 256  # images of each member; fixed, so that rounding does not depe
 
 
 @torch.no_grad()
-def answers(model: Model, images: Tensor, index: Tensor, pixels: Pixels, compute: Compute) -> Tensor:
+def logits_of(model: Model, images: Tensor, index: Tensor, pixels: Pixels, compute: Compute) -> Tensor:
     """The logits (K, n, outputs) of images (K, n)."""
     return _of_all(model, model.logits, images, index, pixels, compute)
 
 
 @torch.no_grad()
-def features(model: Model, images: Tensor, index: Tensor, pixels: Pixels, compute: Compute) -> Tensor:
+def features_of(model: Model, images: Tensor, index: Tensor, pixels: Pixels, compute: Compute) -> Tensor:
     """The features (K, n, features) of images (K, n): what the head is given."""
     return _of_all(model, model.features, images, index, pixels, compute)
 

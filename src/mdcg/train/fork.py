@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from mdcg.train.group import Group
 from mdcg.train.precision import Compute
-from mdcg.train.state import State, dump, empty_memories, fill_memories, restore, select
+from mdcg.train.state import State, dump, empty_memories, fill_memories, restore, select_members
 
 
 def founders(group: Group) -> tuple[Group, list[int]]:
@@ -27,7 +27,7 @@ def founders(group: Group) -> tuple[Group, list[int]]:
 
 def fork(state: State, group: Group, parents: list[int], compute: Compute) -> State:
     """Make the group's state after task 1, from its founders'."""
-    forked = restore(*select(*dump(state), parents), group, compute)
+    forked = restore(*select_members(*dump(state), parents), group, compute)
     forked.memories = empty_memories(group)
     fill_memories(forked, group, task=0)
     forked.forked = True

@@ -18,7 +18,7 @@ from mdcg.switches import switched_off
 from mdcg.train import state as states
 from mdcg.train.augment import Pixels
 from mdcg.train.epoch import EpochDraws, Prefetcher, steps_per_epoch
-from mdcg.train.evaluate import answers, evaluate
+from mdcg.train.evaluate import evaluate, logits_of
 from mdcg.train.graph import WARM_UP, GraphedSteps
 from mdcg.train.group import Group
 from mdcg.train.past_tasks import PastTasks, flat, parts
@@ -260,11 +260,11 @@ class Trainer:
     def begin_task(self, state: State) -> None:
         """Begin a task, first storing the logits of the images that came into memory after the last one."""
         if self.method.stores_logits and state.task > 0:
-            asked = partial(answers, state.model, self.images, pixels=self.pixels, compute=self.compute)
+            asked = partial(logits_of, state.model, self.images, pixels=self.pixels, compute=self.compute)
             state.stored_logits = keep(state.stored_logits, state.memories, len(self.images), asked)
         states.begin_task(state, self.group)
         if state.task > 0 and self.probes and self.probes.needs_start:
-            state.start = states.fixed(state.model)
+            state.start = states.frozen_copy(state.model)
 
     def _finish_epoch(self, state: State) -> None:
         """Write the epoch into the history; after a task's last epoch, evaluate and fill the memory."""

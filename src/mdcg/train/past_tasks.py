@@ -34,7 +34,7 @@ class PastTasks:
         sizes = [draw.size for draw in group.memory_draws(state.task)]
         self.passes = list(passes(sizes, together(state.model, compute)))
         methods = [member.method for member in group.members]
-        self._wide = {tasks: Wide(state.model, tasks, methods, compute) for tasks, _ in self.passes}
+        self._wide = {tasks: WideModel(state.model, tasks, methods, compute) for tasks, _ in self.passes}
 
     def is_of(self, state: State) -> bool:
         """Whether it was made for this model and task."""
@@ -55,14 +55,14 @@ class PastTasks:
         ]
         return torch.cat(found, 1)
 
-    def _places(self) -> Iterator[tuple[Wide, slice]]:
+    def _places(self) -> Iterator[tuple[WideModel, slice]]:
         end = 0
         for tasks, size in self.passes:
             start, end = end, end + tasks * size
             yield self._wide[tasks], slice(start, end)
 
 
-class Wide:
+class WideModel:
     """A model with all members once for each of so many tasks: those of the first task, then of the second, etc."""
 
     def __init__(self, model: Model, tasks: int, methods: Sequence[Method], compute: Compute) -> None:

@@ -115,10 +115,10 @@ def begin_task(state: State, group: Group) -> None:
     state.model.grow(group.sizes[state.task])
     state.optimizer.follow(state.model.named_parameters())
     if group.method.uses_teacher and state.task > 0:
-        state.teacher = fixed(state.model)
+        state.teacher = frozen_copy(state.model)
 
 
-def fixed(model: Model) -> Model:
+def frozen_copy(model: Model) -> Model:
     """Make a copy of the model as it is now, which never changes."""
     return copy.deepcopy(model).requires_grad_(False).eval()
 
@@ -182,7 +182,7 @@ def _held(memories: Sequence[Memory]) -> dict[str, Memory]:
     return {f"memory.{k}": memory for k, memory in enumerate(memories)} | second
 
 
-def select(
+def select_members(
     tensors: dict[str, Tensor], values: PlainValues, members: Sequence[int]
 ) -> tuple[dict[str, Tensor], PlainValues]:
     """Select what `dump` would have given of these members alone; one may be named several times."""
@@ -202,10 +202,10 @@ def restore(tensors: dict[str, Tensor], values: PlainValues, group: Group, compu
     for size in values["sizes"]:
         state.model.grow(size)
     if values["has_teacher"]:
-        state.teacher = fixed(state.model)
+        state.teacher = frozen_copy(state.model)
         state.teacher.load_state_dict(below("teacher.", tensors))
     if values["has_start"]:
-        state.start = fixed(state.model)
+        state.start = frozen_copy(state.model)
         state.start.load_state_dict(below("start.", tensors))
     state.model.load_state_dict(below("model.", tensors))
     state.optimizer.velocity = {name: value.to(compute.device) for name, value in below("velocity.", tensors).items()}

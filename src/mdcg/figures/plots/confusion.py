@@ -13,7 +13,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure as Drawing
 
 from mdcg.figures import captions, style
-from mdcg.figures.base import FIGURES, OfRuns, Row, memory, recipe_of
+from mdcg.figures.base import FIGURES, Row, RunFigure, memory, recipe_of
 from mdcg.figures.plots.tasks import task_of
 from mdcg.figures.selection import one_setting_each
 from mdcg.metrics import Matrix
@@ -26,7 +26,7 @@ TICKS = (0, 1, 5, 20, 50, 100)  # percent
 
 
 @FIGURES.register("confusion")
-class Confusion(OfRuns):
+class Confusion(RunFigure):
     """Predicted against true classes after the last task, per method."""
 
     probes: ClassVar[tuple[str, ...]] = ("confusion",)

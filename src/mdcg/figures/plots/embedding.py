@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 from mdcg.figures import style
-from mdcg.figures.base import FIGURES, OfRuns, Row, memory, recipe_of
+from mdcg.figures.base import FIGURES, Row, RunFigure, memory, recipe_of
 from mdcg.figures.plots.tasks import task_of
 from mdcg.figures.selection import one_setting_each
 from mdcg.metrics import Matrix
@@ -23,7 +23,7 @@ MOMENTS = ("before", "after")
 
 
 @FIGURES.register("embedding")
-class Embedding(OfRuns):
+class Embedding(RunFigure):
     """The features of test images before and after the last task, on their two principal axes."""
 
     probes: ClassVar[tuple[str, ...]] = ("features",)

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 from mdcg.figures import captions, style
-from mdcg.figures.base import FIGURES, OfRuns, Row, memory, recipe_of
+from mdcg.figures.base import FIGURES, Row, RunFigure, memory, recipe_of
 from mdcg.figures.plots import single
 from mdcg.figures.selection import one_setting
 from mdcg.recipes.recipe import Recipe
@@ -44,7 +44,7 @@ NUMBERS = 6  # which stand side by side below a panel
 
 
 @FIGURES.register("gates")
-class Gates(OfRuns):
+class Gates(RunFigure):
     """MD-CG: how far gates close, how far their weights move, and how many predictions they change, task by task."""
 
     probes: ClassVar[tuple[str, ...]] = ("gates",)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import EngFormatter, NullFormatter
 
 from mdcg.figures import style
-from mdcg.figures.base import FIGURES, OfModels, Row
+from mdcg.figures.base import FIGURES, ModelFigure, Row
 from mdcg.figures.plots.models import features, given
 from mdcg.models.heads import CascadedGates
 from mdcg.recipes.recipe import Recipe
@@ -28,7 +28,7 @@ LOOKS = {
 
 
 @FIGURES.register("head-growth")
-class HeadGrowth(OfModels):
+class HeadGrowth(ModelFigure):
     """Weights of the cascaded gates against the number of tasks, beside the pixels of a memory."""
 
     def measure(self, asked: Recipe) -> list[Row]:

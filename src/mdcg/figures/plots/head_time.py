@@ -13,7 +13,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import FormatStrFormatter, NullFormatter
 
 from mdcg.figures import style
-from mdcg.figures.base import FIGURES, OfModels, Row
+from mdcg.figures.base import FIGURES, ModelFigure, Row
 from mdcg.figures.plots.models import given
 from mdcg.figures.plots.module_per_gate import ModulePerGate
 from mdcg.models import Model, build_model
@@ -33,7 +33,7 @@ Timed = dict[str, tuple[Callable[[], object], int]]  # what to call, and how oft
 
 
 @FIGURES.register("head-time")
-class HeadTime(OfModels):
+class HeadTime(ModelFigure):
     """Inference time of cascaded gates and of a plain incremental head against the number of tasks."""
 
     def measure(self, asked: Recipe) -> list[Row]:

@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 
 from mdcg.figures import captions, style
-from mdcg.figures.base import OfRuns, Row
+from mdcg.figures.base import Row, RunFigure
 from mdcg.figures.selection import usual
 from mdcg.metrics import Matrix
 from mdcg.results.settings import alike
@@ -21,7 +21,7 @@ from mdcg.runs.finished import FinishedRun
 ROOM = 44  # letters, which stand side by side below a map
 
 
-class Maps(OfRuns):
+class Maps(RunFigure):
     """A figure of ACC and BWT over two settings; a subclass names them, and `memory` counts as one."""
 
     down: ClassVar[str]  # a setting for the rows, the largest value on top

@@ -20,7 +20,7 @@ def given(asked: Recipe) -> tuple[Shape, str]:
     """The shape of the images, and the backbone: only a folder of images must be looked into."""
     record = record_of(parse(asked.scenario)[0])
     shape = record.shape or Context(asked.out, asked.data).dataset(asked).shape
-    return shape, asked.backbone or record.trained(shape).backbone
+    return shape, asked.backbone or record.protocol_for(shape).backbone
 
 
 def shape_of(spec: RunSpec) -> Shape:

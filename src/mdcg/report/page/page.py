@@ -20,7 +20,7 @@ from plotly.offline import get_plotlyjs
 
 from mdcg.report.columns import Column, columns
 from mdcg.report.page import payload
-from mdcg.report.page.figures import Drawn, figures
+from mdcg.report.page.figures import EmbeddedFigure, figures
 from mdcg.results.settings import Section
 from mdcg.results.statistics import ALPHA
 
@@ -36,7 +36,7 @@ class Part:
     first: int  # the number that its first setting has on the page
     columns: list[Column]
     chosen: set[str]  # the names whose charts are shown at first
-    figures: list[Drawn]
+    figures: list[EmbeddedFigure]
 
 
 def page(sections: Sequence[Section], title: str) -> str:

@@ -12,14 +12,14 @@ from mdcg.runs.store import Store, read_measurements
 
 
 @dataclass(frozen=True)
-class Share:
+class ProbeTime:
     """The seconds of some runs, and beside them those of the probes that looked at them."""
 
     training: float
     probes: Mapping[str, float]
 
     @classmethod
-    def of(cls, watched: Iterable[tuple[Store, RunSpec]]) -> Share | None:
+    def of(cls, watched: Iterable[tuple[Store, RunSpec]]) -> ProbeTime | None:
         """Sum over finished runs, each with a store whose probes looked at it; None where none did."""
         training, probes = 0.0, dict[str, float]()
         for store, spec in watched:
