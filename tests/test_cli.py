@@ -109,7 +109,7 @@ def test_recipe_file_and_saved_recipe(cli: Cli, runs: Path, tmp_path: Path) -> N
     again = json.loads(cli("run", "--recipe", saved[0], "--out", runs, "--json").out)["runs"]
     assert again == [first]
     assert len(list(runs.glob("*/result.json"))) == 2
-    # The command line overrules the file.
+    # The command line overrides the file.
     other = json.loads(cli("run", "--recipe", recipe, "--method", "naive", "--set", "lam=1", "--json").out or "{}")
     assert other == {}
     recipe.write_text(recipe.read_text().replace("set: {lam: 0.3, beta: 5}\n", ""))

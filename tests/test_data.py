@@ -682,7 +682,7 @@ def test_bad_images_are_told(said: str, cli: Cli) -> None:
     with pytest.raises(MdcgError, match=said) as told:
         load("own")
     assert "\n" not in str(told.value)
-    assert "mend its 'read'" in cli("run", "--scenario", "own-2", "--method", "naive").sentence()
+    assert "fix its 'read'" in cli("run", "--scenario", "own-2", "--method", "naive").sentence()
     with pytest.raises(AssertionError, match=said):
         check_dataset("own")
 

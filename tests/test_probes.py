@@ -278,7 +278,7 @@ class Short(Probe):
 @pytest.mark.parametrize(
     ("named", "said"),
     [
-        (Broken, r"the probe own failed \(IndexError: no such layer\); mend it, or leave it out"),
+        (Broken, r"the probe own failed \(IndexError: no such layer\); fix it, or leave it out"),
         (Short, "gave 1 values of 'norm' for 2 runs; it must give one for each"),
         (Scalar, "gave no list of values of 'norm' for 2 runs"),
         (Named, "calls a quantity 'task', which every row has"),

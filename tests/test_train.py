@@ -311,6 +311,6 @@ def test_asking_for_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> 
             patch.setattr(torch, "zeros", fail)
             with pytest.raises(MdcgError) as told:
                 compute("cuda", "auto")
-        assert str(told.value) == f"no CUDA GPU can be used here ({trouble}); mend that, or use --device cpu."
+        assert str(told.value) == f"no CUDA GPU can be used here ({trouble}); fix that, or use --device cpu."
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert compute("auto", "auto") == Compute(torch.device("cpu"), "fp32")

@@ -217,5 +217,5 @@ def results_of(sweep: Sweep, quiet: bool = False) -> dict[str, Result]:
 def _error(undone: Undone) -> MdcgError:
     left = [f"not finished: {reason}; give the same command again." for reason in undone.left.values()]
     error = MdcgError(" ".join(dict.fromkeys([*undone.failed.values(), *left])))
-    error.__cause__ = next(iter(undone.errors), None)  # where it came from, for those who mend their own method
+    error.__cause__ = next(iter(undone.errors), None)  # where it came from, for those who fix their own method
     return error

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class MdcgError(Exception):
-    """A mistake that the reader can mend: its text says what is wrong and what to do.
+    """A mistake that the reader can fix: its text says what is wrong and what to do.
 
     The command line prints it as one sentence and exits with code 2. `about` is the key of a recipe that it concerns,
     so that the line where that stands can be named too.

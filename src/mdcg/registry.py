@@ -74,7 +74,7 @@ class Registry(Generic[T]):
             except Exception as error:
                 raise MdcgError(
                     f"the {self.kind} '{point.name}' of {point.value} could not be loaded ({error}); "
-                    "mend or uninstall that package."
+                    "fix or uninstall that package."
                 ) from error
             if self._known.get(point.name) is not thing:  # else it has registered itself on import
                 self._add(point.name, thing)

@@ -14,7 +14,7 @@ from mdcg.errors import MdcgError
 
 
 def main() -> None:
-    """Run the command line; a mistake that a person can mend is one sentence and exit code 2."""
+    """Run the command line; a mistake that a person can fix is one sentence and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without these letters is no reason to fail

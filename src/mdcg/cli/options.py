@@ -72,7 +72,7 @@ def shares_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def asked(options: dict[str, Any], **methods: Any) -> tuple[Document, dict[str, Any]]:
-    """The recipe file, overruled by what was given on the command line."""
+    """The recipe file, overridden by what was given on the command line."""
     from mdcg.recipes.document import Document, read_document
     from mdcg.recipes.parsing import parse_settings
 

@@ -69,7 +69,7 @@ def read_anew(record: DatasetRecord, source: Source) -> Arrays:
     except Exception as error:  # a reader is anybody's code
         reason = (str(error).splitlines() or [""])[0].rstrip(".")
         kind = "" if type(error) is ValueError and reason else f"{type(error).__name__}: "
-        raise MdcgError(f"the dataset {record.name} cannot be read ({kind}{reason}); mend its 'read'.") from error
+        raise MdcgError(f"the dataset {record.name} cannot be read ({kind}{reason}); fix its 'read'.") from error
     return content
 
 

@@ -47,7 +47,9 @@ def do_job(job: Job, context: Context) -> Undone:
     """Train a job's runs. Errors of the machine are raised; runs that other processes hold are left to them."""
     own_revision()  # now: the files may change while runs train
     store = context.store
-    undone = Undone(left={spec.name: "another process is at it" for spec in job.specs if is_locked(store.folder(spec))})
+    undone = Undone(
+        left={spec.name: "another process is working on it" for spec in job.specs if is_locked(store.folder(spec))}
+    )
     free = [spec for spec in job.specs if spec.name not in undone.left]
     for together in make_groups(free, context, lambda _: len(free)):  # in parts, if it was in parts before
         details, errors = "", list[Exception]()

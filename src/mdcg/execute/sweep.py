@@ -60,7 +60,7 @@ class Sweep:
         fresh: bool = False,
         **given: Any,
     ) -> Sweep:
-        """The sweep of a document; `given` (seeds, out, data, device, …) overrules what it says beside its axes."""
+        """The sweep of a document; `given` (seeds, out, data, device, …) overrides what it says beside its axes."""
         trackers = TrackerSet(log)  # or say what is missing, before anything trains
         found = expand(document, given)
         base = found[0].recipe

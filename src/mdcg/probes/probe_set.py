@@ -88,7 +88,7 @@ def _measured(name: str, probe: Probe, snapshot: Snapshot) -> dict[str, list[Any
             raise
         reason = (str(error).splitlines() or [""])[0].rstrip(".") or type(error).__name__
         raise ProbeError(
-            f"the probe {name} failed ({type(error).__name__}: {reason}); mend it, or leave it out."
+            f"the probe {name} failed ({type(error).__name__}: {reason}); fix it, or leave it out."
         ) from error
     for key, values in columns.items():
         if key in RESERVED:

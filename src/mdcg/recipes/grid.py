@@ -84,7 +84,7 @@ def merged(document: Document, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def expand(document: Document, given: Mapping[str, Any] | None = None) -> list[Combination]:
-    """Make all combinations, the last axis changing fastest; what is `given` besides overrules the base."""
+    """Make all combinations, the last axis changing fastest; what is `given` besides overrides the base."""
     base, extra = _base(document), _given(given or {})
     axes = {name: list(_values(document, name, values)) for name, values in _axes(document).items()}
     _refuse_collisions(document, {key: _place_in_base(key) for key in base}, axes)

@@ -22,7 +22,7 @@ def _open(name: str) -> Tracker:
     except MdcgError:
         raise
     except Exception as error:
-        raise MdcgError(f"the tracker {name} cannot be used ({_reason(error)}); mend it, or leave it out.") from error
+        raise MdcgError(f"the tracker {name} cannot be used ({_reason(error)}); fix it, or leave it out.") from error
 
 
 def _quiet() -> AbstractContextManager[object]:

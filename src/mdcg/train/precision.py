@@ -81,7 +81,7 @@ def compute(device: str, precision: str) -> Compute:
     if chosen not in ("cpu", "cuda"):
         raise unknown("device", device, ("auto", "cpu", "cuda"))
     if chosen == "cuda" and (trouble := _cuda_trouble()):
-        raise MdcgError(f"no CUDA GPU can be used here ({trouble}); mend that, or use --device cpu.")
+        raise MdcgError(f"no CUDA GPU can be used here ({trouble}); fix that, or use --device cpu.")
     if precision == "auto":
         precision = "tf32" if chosen == "cuda" else "fp32"
     return Compute(torch.device(chosen), precision)
