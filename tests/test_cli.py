@@ -22,7 +22,7 @@ from mdcg.execute.context import Context
 from mdcg.execute.group import _capacity
 from mdcg.methods import METHODS
 from mdcg.recipes.recipe import make_recipe
-from mdcg.report.terminal import accuracy_matrix
+from mdcg.report.terminal import coloured_matrix
 from mdcg.train.device_errors import OutOfMemory, device_errors_explained
 from mdcg.train.loop import Trainer
 from mdcg.train.state import State
@@ -109,7 +109,7 @@ def test_recipe_file_and_saved_recipe(cli: Cli, runs: Path, tmp_path: Path) -> N
     again = json.loads(cli("run", "--recipe", saved[0], "--out", runs, "--json").out)["runs"]
     assert again == [first]
     assert len(list(runs.glob("*/result.json"))) == 2
-    # The command line overrules the file.
+    # The command line overrides the file.
     other = json.loads(cli("run", "--recipe", recipe, "--method", "naive", "--set", "lam=1", "--json").out or "{}")
     assert other == {}
     recipe.write_text(recipe.read_text().replace("set: {lam: 0.3, beta: 5}\n", ""))
@@ -353,7 +353,7 @@ def test_wide_matrices_are_not_cut(cli: Cli, runs: Path, capsys: pytest.CaptureF
     R[np.triu_indices(25, 1)] = np.nan
     with capsys.disabled():
         console = Console(width=80, record=True, file=io.StringIO())
-        console.print(accuracy_matrix(R, 80))
+        console.print(coloured_matrix(R, 80))
     text = console.export_text()
     assert all(f"{value:.1f}" in text for value in R[-1])
     assert max(len(line) for line in text.splitlines()) <= 80

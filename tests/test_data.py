@@ -46,7 +46,7 @@ from mdcg.errors import MdcgError
 from mdcg.figures.base import memories, memory, usual_memory
 from mdcg.figures.plots.models import given as given_models
 from mdcg.recipes.recipe import make_recipe
-from mdcg.scenario import canonical, listed, parse
+from mdcg.scenario import canonical, parse, scenario_names
 from mdcg.testing import check_dataset
 from tests.conftest import Cli
 
@@ -683,7 +683,7 @@ def test_bad_images_are_told(said: str, cli: Cli) -> None:
     with pytest.raises(MdcgError, match=said) as told:
         load("own")
     assert "\n" not in str(told.value)
-    assert "mend its 'read'" in cli("run", "--scenario", "own-2", "--method", "naive").sentence()
+    assert "fix its 'read'" in cli("run", "--scenario", "own-2", "--method", "naive").sentence()
     with pytest.raises(AssertionError, match=said):
         check_dataset("own")
 
@@ -728,9 +728,9 @@ def test_protocols_that_train_nothing() -> None:
 @given(st.integers(1, 4), st.integers(1, 256))
 def test_what_a_record_leaves_out(channels: int, side: int) -> None:
     record = own(shape=(channels, side, side))
-    usual = record.trained((channels, side, side))
+    usual = record.protocol_for((channels, side, side))
     assert (usual.backbone, usual.epochs, usual.batch_size) == ("resnet18" if side > 48 else "resnet20", 20, 32)
-    assert record.prepared((channels, side, side)) == Preprocessing(max(1, side // 8), True)
+    assert record.preprocessing_for((channels, side, side)) == Preprocessing(max(1, side // 8), True)
 
 
 @given(st.data(), st.integers(2, 6), st.integers(1, 5), st.integers(1, 3))
@@ -792,7 +792,7 @@ def test_datasets_of_other_packages(monkeypatch: pytest.MonkeyPatch) -> None:
 
     bring(from_outside=f"{__name__}:ENTRY")
     assert record_of("from-outside") is ENTRY
-    assert listed()[-1] == "from-outside-2"
+    assert scenario_names()[-1] == "from-outside-2"
     bring(digits=f"{__name__}:ENTRY")
     with pytest.raises(MdcgError, match="use one name for both"):
         parse("digits-5")

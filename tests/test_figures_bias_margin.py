@@ -8,27 +8,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mdcg.figures.base import OfRuns
+from mdcg.figures.base import RunFigure
 from mdcg.figures.plots.bias import Bias
 from mdcg.figures.plots.margin import Margin
 from mdcg.runs.finished import FinishedRun
+from mdcg.train.state import MeasuredRow
 from tests.conftest import Cli
 from tests.fake_runs import finished, spec, with_rows
 
-Row = dict[str, Any]
 
-
-def run_of(method: str, seed: int, rows: list[Row], probe: str, under: Path) -> FinishedRun:
+def run_of(method: str, seed: int, rows: list[MeasuredRow], probe: str, under: Path) -> FinishedRun:
     """Of three tasks of two epochs, with what the probe is said to have measured."""
     of = spec(method, 12, seed, scenario="digits-3", backbone="smallconv", epochs=2)
     return with_rows(finished(of, (4, 3, 3)), probe, rows, under)
 
 
-def look(task: int, epoch: int, **found: Any) -> Row:
+def look(task: int, epoch: int, **found: Any) -> MeasuredRow:
     return {"task": task, "epoch": epoch, "step": 0, **found}
 
 
-def when(row: Row) -> tuple[int, int]:
+def when(row: MeasuredRow) -> tuple[int, int]:
     return row["task"], row["epoch"]
 
 
@@ -86,7 +85,7 @@ def test_margin_draws_what_was_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("method", "figure"), [("replay", Bias()), ("md-cg", Margin())])
-def test_one_setting_is_picked(method: str, figure: OfRuns, tmp_path: Path) -> None:
+def test_one_setting_is_picked(method: str, figure: RunFigure, tmp_path: Path) -> None:
     run = run_of(method, 0, [], figure.probes[0], tmp_path)
 
     def like(**spec: Any) -> FinishedRun:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mdcg.errors import MdcgError
-from mdcg.figures import FIGURES, OfRuns, make
+from mdcg.figures import FIGURES, RunFigure, make
 from mdcg.figures.plots.bias import Bias
 from mdcg.figures.plots.drift import Drift
 from mdcg.figures.plots.forgetting import Forgetting
@@ -40,7 +40,7 @@ def renamed(run: FinishedRun, **changed: Any) -> FinishedRun:
 @pytest.mark.parametrize("name", MEASURED)
 def test_measurements_that_do_not_fit(name: str, rows: list[dict[str, Any]], tmp_path: Path) -> None:
     figure = FIGURES[name]()
-    assert isinstance(figure, OfRuns)
+    assert isinstance(figure, RunFigure)
     (probe,) = figure.probes
     run = with_rows(finished(spec("der")), probe, rows, tmp_path)
     with pytest.raises(MdcgError) as raised:

@@ -14,7 +14,7 @@ from mdcg.figures.plots.maps import means
 from mdcg.figures.plots.sigmoid import Sigmoid
 from mdcg.figures.plots.tradeoff import Tradeoff
 from mdcg.figures.style import styled
-from mdcg.recipes.grid import cells, expand
+from mdcg.recipes.grid import expand, grid_cells
 from mdcg.recipes.recipe import Recipe, make_recipe
 from mdcg.runs.spec import RunSpec
 from tests.fake_runs import finished, spec
@@ -100,7 +100,7 @@ def test_sigmoid_picks_one_memory_size_and_weight() -> None:
 
 
 def specs_of(recipe: Recipe) -> list[RunSpec]:
-    return [spec for cell in cells(expand(recipe.document()), lambda _: load("digits")) for spec in cell.specs]
+    return [spec for cell in grid_cells(expand(recipe.document()), lambda _: load("digits")) for spec in cell.specs]
 
 
 def test_what_is_wanted() -> None:

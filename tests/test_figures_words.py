@@ -8,7 +8,7 @@ import pytest
 
 from mdcg.errors import MachineError
 from mdcg.figures import Figure
-from mdcg.figures.base import OfRuns, Row
+from mdcg.figures.base import Row, RunFigure
 from mdcg.figures.make import _stem, _writable, _write, drawing
 from mdcg.figures.plots.confusion import Confusion
 from mdcg.figures.plots.drift import Drift
@@ -20,11 +20,11 @@ from mdcg.figures.plots.tradeoff import Tradeoff
 from tests.fake_runs import finished, spec
 from tests.layout import drawn, faults
 
-OF_RECORDS: list[OfRuns] = [Forgetting(), Floats(), Sigmoid(), Tradeoff()]
+OF_RECORDS: list[RunFigure] = [Forgetting(), Floats(), Sigmoid(), Tradeoff()]
 
 
 @pytest.mark.parametrize("figure", OF_RECORDS)
-def test_a_caption_speaks_of_seeds_as_there_are(figure: OfRuns) -> None:
+def test_a_caption_speaks_of_seeds_as_there_are(figure: RunFigure) -> None:
     one, other = ([finished(spec(memory=memory, seed=seed)) for memory in (200, 500)] for seed in (0, 1))
     assert "A single seed." in figure.caption(figure.numbers(one))
     assert "Mean over seeds" in figure.caption(figure.numbers([*one, *other]))

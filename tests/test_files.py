@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mdcg.errors import Busy, MachineError
-from mdcg.files import atomic_file, in_use, locked, remove_partial, write_atomic
+from mdcg.files import atomic_file, is_locked, locked, remove_partial, write_atomic
 from mdcg.runs.store import Store
 
 
@@ -59,13 +59,13 @@ def test_locks_name_their_owner_and_end_with_it(tmp_path: Path) -> None:
     )
     assert other.stdout is not None
     other.stdout.readline()
-    assert in_use(tmp_path)
+    assert is_locked(tmp_path)
     for _ in range(2):  # who asks in vain does not wipe out the name
         with pytest.raises(Busy, match=f"in use by process {other.pid}; wait for it"), locked(tmp_path):
             pass
     other.kill()
     other.wait()
-    assert not in_use(tmp_path)
+    assert not is_locked(tmp_path)
     with locked(tmp_path):
         pass
 
@@ -73,21 +73,21 @@ def test_locks_name_their_owner_and_end_with_it(tmp_path: Path) -> None:
 def test_a_folder_is_held_once_even_by_one_process(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "folder"
     with locked(folder):
-        assert in_use(folder)
+        assert is_locked(folder)
         with pytest.raises(Busy, match=f"in use by process {os.getpid()};"), locked(folder):
             pass
         (folder / ".owner").unlink()
         with pytest.raises(Busy, match="in use by another process;"), locked(folder):
             pass
-        assert in_use(folder)  # the refused left it alone
-    assert not in_use(folder)
+        assert is_locked(folder)  # the refused left it alone
+    assert not is_locked(folder)
     with locked(folder):
         pass
 
 
 def test_asking_leaves_nothing_behind(tmp_path: Path) -> None:
-    assert not in_use(tmp_path)
-    assert not in_use(tmp_path / "missing")
+    assert not is_locked(tmp_path)
+    assert not is_locked(tmp_path / "missing")
     assert not list(tmp_path.iterdir())
 
 
@@ -113,5 +113,5 @@ def test_what_only_unix_has_is_not_needed(tmp_path: Path) -> None:
     ((folder, record),) = Store(tmp_path / "runs").records()
     assert record.environment.versions.python
     assert record.environment.peak_memory is record.environment.hardware.ram is None
-    assert not in_use(folder)
+    assert not is_locked(folder)
     assert not (folder / ".owner").exists()

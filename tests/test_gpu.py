@@ -22,7 +22,7 @@ from mdcg.train.group import Group
 from mdcg.train.loop import Trainer
 from mdcg.train.precision import Compute, compute
 from mdcg.train.signals import Stopped
-from mdcg.train.state import Row, State
+from mdcg.train.state import PlainValues, State
 from tests.conftest import Cli, published_settings, toy_dataset, toy_group
 from tests.test_probes import probes_for
 
@@ -207,7 +207,7 @@ def test_company_changes_a_fused_member_by_rounding_only(precision: str) -> None
 
 def test_begun_on_the_cpu_and_gone_on_with_on_the_gpu() -> None:
     group = toy_group(toy_dataset([90] * 6), "md-cg", [(0, 30, {"lam": 0.5}), (1, 60, {"lam": 1.0})])
-    saved: list[tuple[dict[str, torch.Tensor], Row]] = []
+    saved: list[tuple[dict[str, torch.Tensor], PlainValues]] = []
     cpu, gpu = compute("cpu", "fp64"), compute("cuda", "fp64")
     left = iter([False] * 17 + [True])
     with pytest.raises(Stopped):

@@ -235,7 +235,7 @@ def test_a_method_with_a_teacher_and_weights(wide: None, monkeypatch: pytest.Mon
 def test_a_run_of_steps(memory: int, wide: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """With members that rest, and from a checkpoint in the middle of a task: as with tasks apart."""
     group = some(2, memory, epochs=1)
-    dumped: list[tuple[dict[str, Tensor], states.Row]] = []
+    dumped: list[tuple[dict[str, Tensor], states.PlainValues]] = []
     whole = Trainer(group, CPU64).train(states.fresh(group, CPU64))
     left = itertools.chain([False] * 13, itertools.repeat(True))
     stopping = Trainer(group, CPU64, lambda *state: dumped.append(state), left.__next__)

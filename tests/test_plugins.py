@@ -111,5 +111,5 @@ def test_broken_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     point = importlib.metadata.EntryPoint("gone", "no_such_module:Thing", "mdcg.methods")
     monkeypatch.setattr("mdcg.registry.entry_points", lambda group: [point])
     registry: Registry[type[mdcg.Method]] = Registry("method", "mdcg.methods")
-    with pytest.raises(mdcg.MdcgError, match="mend or uninstall that package"):
+    with pytest.raises(mdcg.MdcgError, match="fix or uninstall that package"):
         registry["gone"]

@@ -278,7 +278,7 @@ class Short(Probe):
 @pytest.mark.parametrize(
     ("named", "said"),
     [
-        (Broken, r"the probe own failed \(IndexError: no such layer\); mend it, or leave it out"),
+        (Broken, r"the probe own failed \(IndexError: no such layer\); fix it, or leave it out"),
         (Short, "gave 1 values of 'norm' for 2 runs; it must give one for each"),
         (Scalar, "gave no list of values of 'norm' for 2 runs"),
         (Named, "calls a quantity 'task', which every row has"),
@@ -344,7 +344,7 @@ def test_parts_of_a_group_take_their_measurements_along() -> None:
     group = group_of("replay", [(seed, 12, {}) for seed in range(4)])
     state = trained(group, {"norm": Norm()})
     tensors, values = states.dump(state)
-    half, noted = states.select(tensors, values, [1, 3])
+    half, noted = states.select_members(tensors, values, [1, 3])
     part = states.restore(half, noted, group_of("replay", [(seed, 12, {}) for seed in (1, 3)]), CPU)
     assert part.measured == [state.measured[1], state.measured[3]]
 

@@ -16,12 +16,11 @@ from mdcg.train import state as states
 from mdcg.train.group import Group
 from mdcg.train.loop import Trainer
 from mdcg.train.precision import compute
-from mdcg.train.state import State
+from mdcg.train.state import MeasuredRow, State
 from tests.conftest import toy_dataset, toy_group
 
 COUNTS = [16, 24, 31, 20, 28, 18]
 MEMBERS: list[tuple[int, int, dict[str, Any]]] = [(0, 4, {}), (1, 20, {}), (2, 47, {})]  # 4: single images in task 3
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ def trained(group: Group, probes: dict[str, Probe]) -> State:
     return Trainer(group, machine, probes=ProbeSet(probes)).train(states.fresh(group, machine))
 
 
-def looked(method: str, probe: str) -> tuple[Group, list[tuple[Moment, Row]]]:
+def looked(method: str, probe: str) -> tuple[Group, list[tuple[Moment, MeasuredRow]]]:
     """Of three members with different memories: each one at each moment, and what the probe measured then."""
     group, spy = toy_group(toy_dataset(COUNTS), method, MEMBERS, epochs=1), Spy()
     state = trained(group, {"spy": spy, probe: PROBES[probe]()})

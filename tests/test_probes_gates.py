@@ -17,8 +17,9 @@ from mdcg.models import HEADS, Model, build_model
 from mdcg.models.heads import CascadedGates
 from mdcg.probes import PROBES, Measured, Probe, Snapshot, probes_for
 from mdcg.train.group import Group
+from mdcg.train.state import MeasuredRow
 from tests.conftest import Cli, toy_dataset, toy_group
-from tests.test_probes_by_hand import COUNTS, MEMBERS, Moment, Row, Spy, trained
+from tests.test_probes_by_hand import COUNTS, MEMBERS, Moment, Spy, trained
 
 GATED = ["cascaded-gates", "cascaded-gates-with-own", "single-gate", "scalar-gates"]
 #: Settings with which gates hardly do anything, and some with which they do much.
@@ -64,7 +65,7 @@ def product(features: list[float], weights: list[float], bias: float) -> float:
     return sum(f * w for f, w in zip(features, weights, strict=True)) + bias
 
 
-def by_hand(group: Group, k: int, moment: Moment, tasks: int) -> Row:
+def by_hand(group: Group, k: int, moment: Moment, tasks: int) -> MeasuredRow:
     model, first, dataset = moment.learner.model.eval(), first_of(group, k, tasks), group.dataset
     gamma, beta = (group.members[k].head_settings[name] for name in ("gamma", "beta"))
     held = {name: value.detach()[0].t().tolist() for name, value in model.head.named_parameters()}
@@ -91,7 +92,7 @@ def by_hand(group: Group, k: int, moment: Moment, tasks: int) -> Row:
         changed += gated.index(max(gated)) != plain.index(max(plain))
         right += gated.index(max(gated)) == truth
         right_without += plain.index(max(plain)) == truth
-    found: Row = {
+    found: MeasuredRow = {
         "closed_mean": sum(closed) / len(closed),
         "closed_largest": max(closed),
         "closed_product": 1 - min(products),

@@ -260,7 +260,7 @@ class TwoPasses:
             model.grow(2)
             if fill_first:
                 self._remember(task)
-            self.teacher = states.fixed(model)
+            self.teacher = states.frozen_copy(model)
             old = 2 * task
 
             def learn(x: Tensor, labels: Tensor, index: Tensor, old: int = old) -> None:

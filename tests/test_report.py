@@ -28,7 +28,7 @@ from mdcg.execute.context import Context
 from mdcg.execute.sweep import Sweep
 from mdcg.methods import METHODS
 from mdcg.models import HEADS
-from mdcg.recipes.grid import Cell
+from mdcg.recipes.grid import GridCell
 from mdcg.recipes.recipe import make_recipe
 from mdcg.report.files import csv_table, latex, latex_text, markdown
 from mdcg.report.page.page import page, templates
@@ -272,7 +272,7 @@ def test_beside_the_papers_bwt_stands_that_of_the_end() -> None:
     text = latex(gather([run]))
     assert r"Method & ACC & BWT-final \\" in text
     assert r"md-cg & $60.0$ & $-40.0$ \\" in text
-    sweep = Sweep([Cell({"method": "md-cg"}, [run.spec])], Context(Path("nowhere")), "a title")
+    sweep = Sweep([GridCell({"method": "md-cg"}, [run.spec])], Context(Path("nowhere")), "a title")
     settings = [Setting((run,), "md-cg", "md-cg")]
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(sweep_table(sweep, settings, console))

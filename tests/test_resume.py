@@ -202,7 +202,7 @@ def test_second_process_leaves(cli: Cli, runs: Path) -> None:
     assert cli(*words).code == 0
     (folder,) = [path for path in runs.iterdir() if path.name != ".groups"]
     with locked(folder):
-        assert "another process is at it; give the same command again" in cli(*words, "--fresh").sentence()
+        assert "another process is working on it; give the same command again" in cli(*words, "--fresh").sentence()
     assert (folder / "result.json").exists()
     assert cli(*words, "--fresh").code == 0
 

@@ -13,7 +13,7 @@ import yaml
 
 import mdcg
 from mdcg.data import Dataset, load
-from mdcg.execute.search import Found, grid_of
+from mdcg.execute.search import SearchResult, grid_of
 from mdcg.methods import METHODS
 from tests.conftest import Cli
 
@@ -108,10 +108,10 @@ def test_a_grid_of_ones_own() -> None:
 
 
 def test_ties_and_a_single_point() -> None:
-    tie = Found(5, {"lam": [0.1, 1.0]}, {(0.1,): 50.0, (1.0,): 50.0})
+    tie = SearchResult(5, {"lam": [0.1, 1.0]}, {(0.1,): 50.0, (1.0,): 50.0})
     assert tie.best == {"lam": 0.1}
     assert tie.margin == 0
-    assert np.isnan(Found(5, {"lam": [0.1]}, {(0.1,): 50.0}).margin)
+    assert np.isnan(SearchResult(5, {"lam": [0.1]}, {(0.1,): 50.0}).margin)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import torch
 
 from mdcg.errors import MdcgError
 from mdcg.recipes.recipe import make_recipe
-from mdcg.runs.environment import Environment, environment, revision_of, source
+from mdcg.runs.environment import Environment, environment, own_revision, revision_of
 from mdcg.runs.record import FORMAT, UPGRADES, NewerFormat
 from mdcg.runs.spec import RunSpec
 from mdcg.runs.store import Store, read_record
@@ -251,4 +251,4 @@ def test_the_revision_of_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert said.uncommitted
     monkeypatch.setenv("PATH", "")
     assert revision_of(package) is None  # no git
-    assert source() is source()
+    assert own_revision() is own_revision()

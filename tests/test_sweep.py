@@ -453,7 +453,7 @@ def test_another_process_is_at_it(recipe: Path, tmp_path: Path, cli: Cli) -> Non
     with locked(work.context.store.folder(mine)):
         answer = cli("sweep", recipe, "--out", out)
     assert answer.code == 1
-    assert "1 of 1 runs not finished: another process is at it" in answer.err
+    assert "1 of 1 runs not finished: another process is working on it" in answer.err
     assert "11 of 12 runs done, 1 not to be had, 0 running, 0 left" in answer.err
     assert len(work.records()) == 11
     assert failure(work.context.store, mine) is None

@@ -471,7 +471,7 @@ def test_backbones_of_ones_own() -> None:
     check_backbone(net, shape=(3, 16, 16))
     check_backbone(seedless, pretrained=True)
     check_backbone(frozen)
-    with BACKBONES.lent("mine", net):
+    with BACKBONES.temporary("mine", net):
         check_backbone("mine")
     assert not any("checked" in name or name == "mine" for name in BACKBONES.names())
 

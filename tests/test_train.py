@@ -18,7 +18,7 @@ from mdcg.errors import MdcgError
 from mdcg.execute.context import Context
 from mdcg.execute.sweep import Sweep
 from mdcg.memory import Memory
-from mdcg.recipes.grid import Cell
+from mdcg.recipes.grid import GridCell
 from mdcg.recipes.recipe import make_recipe
 from mdcg.runs.store import Store
 from mdcg.tensors import pack, unpack
@@ -252,7 +252,7 @@ def test_stopped_at_any_step(method: str) -> None:
     machine = compute("cpu", "fp32")
     undisturbed = Trainer(group, machine).train(states.fresh(group, machine))
     total = total_steps(group)
-    saved: list[tuple[dict[str, torch.Tensor], states.Row]] = []
+    saved: list[tuple[dict[str, torch.Tensor], states.PlainValues]] = []
     for stop_at in range(1, total, 3):
         left = iter([False] * stop_at + [True])
         stopping = Trainer(group, machine, lambda *dumped: saved.append(dumped), left.__next__)
@@ -274,13 +274,13 @@ def test_one_diverging_member_does_not_harm_the_others(tmp_path: Path) -> None:
     dataset = load("digits")
     specs = [spec for recipe in asked for spec in recipe.resolve(dataset)]
     assert len({spec.group_key() for spec in specs}) == 1
-    undone = Sweep([Cell({}, specs)], Context(tmp_path, device="cpu"), "").run()
+    undone = Sweep([GridCell({}, specs)], Context(tmp_path, device="cpu"), "").run()
     (reason,) = undone.failed.values()
     assert "the loss of seed 0, memory 30, lam 1e+38 is not finite in task 2" in reason
     good, bad = (Store(tmp_path).finished(spec) for spec in specs)
     assert bad is None
     assert good is not None
-    alone = Sweep([Cell({}, specs[:1])], Context(tmp_path / "alone", device="cpu"), "")
+    alone = Sweep([GridCell({}, specs[:1])], Context(tmp_path / "alone", device="cpu"), "")
     assert not alone.run()
     assert [record.correct for record in alone.records().values()] == [good.correct]
 
@@ -311,6 +311,6 @@ def test_asking_for_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> 
             patch.setattr(torch, "zeros", fail)
             with pytest.raises(MdcgError) as told:
                 compute("cuda", "auto")
-        assert str(told.value) == f"no CUDA GPU can be used here ({trouble}); mend that, or use --device cpu."
+        assert str(told.value) == f"no CUDA GPU can be used here ({trouble}); fix that, or use --device cpu."
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert compute("auto", "auto") == Compute(torch.device("cpu"), "fp32")

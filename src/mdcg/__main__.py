@@ -1,4 +1,4 @@
-"""`python -m mdcg`."""
+"""The entry point of `python -m mdcg`."""
 
 from mdcg.cli import main
 

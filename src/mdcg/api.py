@@ -1,4 +1,4 @@
-"""`mdcg.run` and `mdcg.compare`: from what is asked to results, in one call."""
+"""The Python calls `mdcg.run` and `mdcg.compare`, which train what is asked for and return the results."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Result:
 
     @property
     def R(self) -> Matrix:
-        """(seeds, tasks, tasks): accuracy on task j after task i, NaN where j > i."""
+        """The accuracy matrices (seeds, tasks, tasks): accuracy on task j after task i, NaN where j > i."""
         return self.setting.matrices
 
     @property
@@ -65,12 +65,12 @@ class Result:
 
     @property
     def mean(self) -> dict[str, float]:
-        """Mean over seeds of every metric, by name."""
+        """The mean over seeds of every metric, by name."""
         return {name: self.setting.stats[name].mean for name in metrics.NAMES}
 
     @property
     def std(self) -> dict[str, float]:
-        """Sample standard deviation over seeds; NaN for a single one."""
+        """The sample standard deviation over seeds; NaN for a single one."""
         return {name: self.setting.stats[name].std for name in metrics.NAMES}
 
     @property
@@ -80,6 +80,7 @@ class Result:
 
     @cached_property
     def learners(self) -> list[Learner]:
+        """The trained classifiers, one per seed."""
         return [self._learner(run.folder) for run in self.setting.runs]
 
     def _learner(self, place: Path) -> Learner:
@@ -94,10 +95,12 @@ class Result:
         return Learner.load(file)
 
     def measured(self, probe: str) -> list[dict[str, Any]]:
-        """What a probe measured: a row per look, with the run's seed."""
+        """The rows that a probe measured, one per look, each with the run's seed."""
         return [{"seed": run.spec.seed, **row} for run in self.setting.runs for row in run.measured(probe)]
 
     def as_json(self) -> dict[str, Any]:
+        """The result as plain values for JSON."""
+
         def clean(values: dict[str, float]) -> dict[str, float | None]:
             return {name: None if np.isnan(value) else round(value, 6) for name, value in values.items()}
 
@@ -108,8 +111,8 @@ class Result:
         return np.array([record.metrics[name] for record in self.records])
 
 
-class Asked(TypedDict, total=False):
-    """What `run` and `compare` both take besides their methods, see `Recipe`; what is left out follows the paper."""
+class RunOptions(TypedDict, total=False):
+    """The options that `run` and `compare` share, see `Recipe`; what is left out follows the paper."""
 
     title: str | None
     preset: Preset | None
@@ -142,7 +145,7 @@ def run(
     quiet: bool = False,
     log: Sequence[str | Tracker] = (),
     probes: Sequence[str] = (),
-    **asked: Unpack[Asked],
+    **asked: Unpack[RunOptions],
 ) -> Result:
     """Train one method for each seed, or take up the runs that are already there.
 
@@ -177,7 +180,7 @@ def compare(
     quiet: bool = False,
     log: Sequence[str | Tracker] = (),
     probes: Sequence[str] = (),
-    **asked: Unpack[Asked],
+    **asked: Unpack[RunOptions],
 ) -> dict[str, Result]:
     """Train several methods, with several memory sizes or settings set={"lam": [0.1, 1]}: a result for each.
 
@@ -209,5 +212,5 @@ def results_of(sweep: Sweep, quiet: bool = False) -> dict[str, Result]:
 def _error(undone: Undone) -> MdcgError:
     left = [f"not finished: {reason}; give the same command again." for reason in undone.left.values()]
     error = MdcgError(" ".join(dict.fromkeys([*undone.failed.values(), *left])))
-    error.__cause__ = next(iter(undone.errors), None)  # where it came from, for those who mend their own method
+    error.__cause__ = next(iter(undone.errors), None)  # where it came from, for those who fix their own method
     return error

@@ -52,7 +52,7 @@ def permutation(n: int, rng: np.random.Generator) -> Ints:
 
 
 def shuffled_cycles(n: int, length: int, rng: np.random.Generator) -> Ints:
-    """`length` draws from 0..n-1 that go through all of them, in a new order each time round."""
+    """Draw `length` numbers from 0..n-1 that go through all of them, in a new order each time round."""
     rounds = -(-length // n)
     keys = rng.random((rounds, n))
     return np.argsort(keys, axis=1, kind="stable").reshape(-1)[:length]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class MdcgError(Exception):
-    """A mistake that the reader can mend: its text says what is wrong and what to do.
+    """A mistake that the reader can fix: its text says what is wrong and what to do.
 
     The command line prints it as one sentence and exits with code 2. `about` is the key of a recipe that it concerns,
     so that the line where that stands can be named too.
@@ -19,7 +19,7 @@ class MdcgError(Exception):
 
 
 class MachineError(MdcgError):
-    """The disk or the GPU is to blame, not what was asked for: other runs would fare no better."""
+    """The error of a disk or GPU that fails, whatever was asked for: other runs would fare no better."""
 
 
 class InputError(MdcgError, ValueError):
@@ -27,7 +27,7 @@ class InputError(MdcgError, ValueError):
 
 
 class Busy(MdcgError):
-    """Another process is at it."""
+    """The error for a folder that another process is working in."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str], about: str | None = None) -> MdcgError:

@@ -1,4 +1,4 @@
-"""Packages that only some people need: loaded when they are used."""
+"""Optional packages, which only some people need: loaded when they are used."""
 
 from __future__ import annotations
 

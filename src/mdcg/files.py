@@ -20,7 +20,7 @@ OWNER = ".owner"  # and one that names who holds it: a locked file cannot be rea
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """A name to write to, beside `path`; then flushed to disk and renamed to `path`.
+    """Give a name beside `path` to write to; then flush the file to disk and rename it to `path`.
 
     A reader or a crash never sees half a file.
     """
@@ -42,6 +42,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 def write_atomic(path: Path, content: bytes) -> None:
+    """Write a file that appears whole or not at all."""
     with atomic_file(path) as partial:
         partial.write_bytes(content)
 
@@ -62,7 +63,7 @@ def _flush_folder(folder: Path) -> None:
 
 
 def remove_partial(folder: Path) -> None:
-    """Sweep up what killed processes left half-written."""
+    """Remove what killed processes left half-written."""
     for file in folder.glob(f".*{PARTIAL}"):
         owner = file.name.removesuffix(PARTIAL).rpartition(".")[2]
         if not (owner.isdigit() and _is_running(int(owner))):
@@ -97,8 +98,8 @@ def shown(path: Path | str, length: int = 300) -> str:
     return text if len(text) <= length else f"{text[: length - 1 - half]}…{text[-half:]}"
 
 
-def in_use(folder: Path) -> bool:
-    """Whether a process holds `folder`."""
+def is_locked(folder: Path) -> bool:
+    """Whether a process has locked `folder`."""
     if not (folder / LOCK).exists():  # nobody ever held it, and to try would leave a file
         return False
     try:
@@ -112,7 +113,7 @@ def in_use(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold `folder` for this process alone; the system lets go when the process ends, however it ends."""
+    """Lock `folder` for this process alone; the system unlocks it when the process ends, however it ends."""
     lock, owner = FileLock(folder / LOCK, timeout=0), folder / OWNER
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -134,7 +135,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _name(owner: Path) -> str:
-    """The process that holds a folder, as far as it has told."""
+    """The process that has locked a folder, as far as it has told."""
     try:
         return owner.read_text("utf-8") or "another process"
     except (OSError, ValueError):

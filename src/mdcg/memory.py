@@ -14,7 +14,7 @@ from mdcg.draws import Ints, permutation, shuffled_cycles
 
 @dataclass(frozen=True)
 class Draw:
-    """One batch that every step takes from memory."""
+    """The batch that every step takes from memory."""
 
     size: int
     odd_to_one: bool = False  # places that cannot be shared evenly all go to one class
@@ -26,7 +26,7 @@ class Draw:
 
 @dataclass
 class Memory:
-    """Indices of the images that one run keeps, by class position.
+    """The indices of the images that one run keeps, by class position.
 
     A class's images are held in a random order drawn when the class arrived; keeping fewer of them means
     keeping the first ones, so what is dropped later is random too.
@@ -69,7 +69,7 @@ class Memory:
         self.by_class = _shared_out(held, self.size, rng) if share_out else held
 
     def draw(self, steps: int, draw: Draw, rng: np.random.Generator) -> Ints:
-        """Indices (steps, size): in each batch classes differ by at most one image (|x_m| = |x|, Section 3.1).
+        """Draw indices (steps, size): in each batch classes differ by at most one image (|x_m| = |x|, Section 3.1).
 
         The odd places go to classes drawn at random; over the epoch each class goes through its images in
         shuffled rounds, so that all of them are used equally often. A draw of whole classes is all their images.
@@ -90,7 +90,7 @@ class Memory:
         return drawn
 
     def rounds(self, draw: Draw, rng: np.random.Generator) -> Ints:
-        """Indices (batches, size): all images held, shuffled and cut into whole batches; what is left over is left out.
+        """Draw indices (batches, size): all images held, shuffled and cut into whole batches; the rest is left out.
 
         A memory smaller than one batch gives one, in which images come again.
         """
@@ -105,7 +105,7 @@ class Memory:
         return self.second
 
     def _all_of(self, classes: range, steps: int, size: int, rng: np.random.Generator) -> Ints:
-        """Every image as often as places allow; those that get one more are drawn anew in each step."""
+        """Draw every image as often as places allow; those that get one more are drawn anew in each step."""
         held = np.concatenate([self.by_class[position] for position in classes])
         rounds, odd = divmod(size, len(held))
         all_ = np.tile(held, (steps, rounds))
@@ -126,7 +126,7 @@ class Memory:
 
 
 def share_of_task(size: int, tasks: int, task: int) -> int:
-    """Of a memory that is divided among the tasks for good; odd places go to the first ones.
+    """The share of one task in a memory that is divided among the tasks for good; odd places go to the first ones.
 
     >>> [share_of_task(14, 4, task) for task in range(4)]
     [4, 4, 3, 3]

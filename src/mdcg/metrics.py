@@ -14,7 +14,7 @@ Matrix = npt.NDArray[np.float64]
 
 
 def accuracy_matrix(correct: npt.ArrayLike, total: npt.ArrayLike, sizes: Sequence[int]) -> Matrix:
-    """R from counts: correct[i, c] of class position c after task i, total[c] images of that class.
+    """Compute R from counts: correct[i, c] of class position c after task i, total[c] images of that class.
 
     >>> accuracy_matrix([[3, 1, 0, 0], [2, 0, 4, 2]], [4, 4, 4, 4], [2, 2])
     array([[50., nan],
@@ -30,7 +30,7 @@ def accuracy_matrix(correct: npt.ArrayLike, total: npt.ArrayLike, sizes: Sequenc
 
 
 def acc(R: Matrix) -> float:
-    """ACC = 1/N Σ_j R[N, j]: accuracy over all tasks at the end.
+    """The accuracy over all tasks at the end: ACC = 1/N Σ_j R[N, j].
 
     >>> acc(np.array([[90, np.nan], [60, 80]]))
     70.0
@@ -39,26 +39,27 @@ def acc(R: Matrix) -> float:
 
 
 def bwt(R: Matrix) -> float:
-    """BWT = Σ_{i>j} (R[i, j] − R[j, j]) / (N(N−1)/2): mean change of past accuracy, over all pairs."""
+    """The mean change of past accuracy, over all pairs: BWT = Σ_{i>j} (R[i, j] − R[j, j]) / (N(N−1)/2)."""
     tasks = len(R)
     i, j = np.tril_indices(tasks, -1)
     return float((R[i, j] - R[j, j]).mean()) if tasks > 1 else float("nan")
 
 
 def bwt_final(R: Matrix) -> float:
-    """BWT-final = mean_{j<N} (R[N, j] − R[j, j]): the same at the end only (Lopez-Paz and Ranzato, 2017)."""
+    """The mean change of past accuracy at the end only: BWT-final = mean_{j<N} (R[N, j] − R[j, j])
+    (Lopez-Paz and Ranzato, 2017)."""
     return float((R[-1, :-1] - np.diag(R)[:-1]).mean()) if len(R) > 1 else float("nan")
 
 
 def forgetting(R: Matrix) -> float:
-    """Mean over past tasks of (best accuracy before the last task − final accuracy) (Chaudhry et al., 2018)."""
+    """The mean over past tasks of (best accuracy before the last task − final accuracy) (Chaudhry et al., 2018)."""
     if len(R) < 2:
         return float("nan")
     return float((np.nanmax(R[:-1, :-1], axis=0) - R[-1, :-1]).mean())
 
 
 def class_accuracy(correct: npt.ArrayLike, total: npt.ArrayLike) -> Matrix:
-    """Accuracy in percent of each class position at the end."""
+    """The accuracy in percent of each class position at the end."""
     final: Matrix = 100 * np.asarray(correct, np.float64)[-1] / np.asarray(total, np.float64)
     return final
 
@@ -67,12 +68,12 @@ NAMES = ("ACC", "BWT", "BWT_final", "forgetting")
 
 
 def summary(R: Matrix) -> dict[str, float]:
-    """All scalar metrics of one run, by the names used in tables and JSON."""
+    """The scalar metrics of one run, by the names used in tables and JSON."""
     return dict(zip(NAMES, (acc(R), bwt(R), bwt_final(R), forgetting(R)), strict=True))
 
 
 def mean_std(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and sample standard deviation (NaN for a single value).
+    """The mean and sample standard deviation (NaN for a single value).
 
     >>> mean_std([1.0, 3.0])
     (2.0, 1.4142135623730951)

@@ -1,4 +1,4 @@
-"""Things that can be asked for by name: methods, heads, backbones, datasets."""
+"""The registries of what can be asked for by name: methods, heads, backbones, datasets."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ T = TypeVar("T")
 
 
 def first_line(thing: object) -> str:
-    """Of its docstring; empty, where it has none."""
+    """The first line of a docstring; empty, where there is none."""
     return next(iter((thing.__doc__ or "").strip().splitlines()), "")
 
 
 class Registry(Generic[T]):
-    """Names and what they stand for; other packages add theirs through the entry point group."""
+    """A registry of names and what they stand for; other packages add theirs through the entry point group."""
 
     def __init__(self, kind: str, group: str) -> None:
         self.kind = kind
@@ -27,7 +27,7 @@ class Registry(Generic[T]):
         self._entry_points_read = False
 
     def register(self, name: str) -> Callable[[T], T]:
-        """A decorator that gives the thing below it a name."""
+        """Make a decorator that gives the thing below it a name."""
 
         def add(thing: T) -> T:
             self._add(name, thing)
@@ -36,8 +36,8 @@ class Registry(Generic[T]):
         return add
 
     @contextmanager
-    def lent(self, name: str, thing: T) -> Iterator[None]:
-        """A name that holds for a while."""
+    def temporary(self, name: str, thing: T) -> Iterator[None]:
+        """Register a name for the length of this context."""
         self.register(name)(thing)
         try:
             yield
@@ -55,7 +55,7 @@ class Registry(Generic[T]):
         return sorted(self._known)
 
     def values(self) -> list[T]:
-        """All of them, in the order in which they were registered."""
+        """The registered things, in the order in which they were registered."""
         self._read_entry_points()
         return list(self._known.values())
 
@@ -74,7 +74,7 @@ class Registry(Generic[T]):
             except Exception as error:
                 raise MdcgError(
                     f"the {self.kind} '{point.name}' of {point.value} could not be loaded ({error}); "
-                    "mend or uninstall that package."
+                    "fix or uninstall that package."
                 ) from error
             if self._known.get(point.name) is not thing:  # else it has registered itself on import
                 self._add(point.name, thing)

@@ -21,7 +21,7 @@ from mdcg.errors import MdcgError
 
 @dataclass(frozen=True)
 class Scenario:
-    """Classes grouped into tasks, for one seed.
+    """A split of classes into tasks, for one seed.
 
     >>> scenario = Scenario.build(classes=10, tasks=5, seed=0)
     >>> scenario.order
@@ -35,11 +35,12 @@ class Scenario:
 
     @classmethod
     def build(cls, classes: int, tasks: int, seed: int) -> Scenario:
+        """Draw the order of the classes from the seed, and split them into tasks as evenly as can be."""
         return cls(class_order(classes, seed), task_sizes(classes, tasks))
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Number of classes seen once each task is over."""
+        """The number of classes seen once each task is over."""
         return tuple(accumulate(self.sizes))
 
     def positions(self, task: int) -> range:
@@ -48,6 +49,7 @@ class Scenario:
         return range(end - self.sizes[task], end)
 
     def position_of_label(self) -> Ints:
+        """The position of each of the dataset's labels."""
         inverse = np.empty(len(self.order), np.int64)
         inverse[list(self.order)] = np.arange(len(self.order))
         return inverse
@@ -59,7 +61,7 @@ def class_order(classes: int, seed: int) -> tuple[int, ...]:
 
 
 def task_sizes(classes: int, tasks: int) -> tuple[int, ...]:
-    """As even as can be, the larger tasks first.
+    """The numbers of classes of the tasks: as even as can be, the larger tasks first.
 
     >>> task_sizes(11, 4)
     (3, 3, 3, 2)
@@ -103,10 +105,10 @@ def canonical(name: str) -> str:
     return f"{short.get(dataset, dataset).rstrip('/')}-{tasks}"
 
 
-def listed() -> list[str]:
+def scenario_names() -> list[str]:
     """The usual scenarios of every dataset.
 
-    >>> listed()[:3]
+    >>> scenario_names()[:3]
     ['digits-5', 'c10-5', 'c100-10']
     """
     return [name for record in DATASETS.values() for name in record.scenarios]

@@ -14,11 +14,12 @@ HEADER = "mdcg"  # the only key of safetensors' own header, whose order of keys 
 
 
 def header_of(values: Mapping[str, Any]) -> dict[str, str]:
+    """Write plain values as a safetensors header."""
     return {HEADER: json.dumps(values)}
 
 
 def values_of(header: Mapping[str, str] | None) -> dict[str, Any]:
-    """What `header_of` wrote; ValueError where it did not."""
+    """Read what `header_of` wrote; ValueError where it did not."""
     if not header or HEADER not in header:
         raise ValueError("it was not written by mdcg")
     values = json.loads(header[HEADER])
@@ -28,12 +29,12 @@ def values_of(header: Mapping[str, str] | None) -> dict[str, Any]:
 
 
 def pack(tensors: dict[str, Tensor], values: Mapping[str, Any]) -> bytes:
-    """The same tensors and values always give the same bytes."""
+    """Write tensors and values to bytes; equal ones always give the same bytes."""
     return save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, header_of(values))
 
 
 def unpack(content: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `pack` made; ValueError where the content is damaged or foreign."""
+    """Read what `pack` made; ValueError where the content is damaged or foreign."""
     try:
         tensors = load(content)
         length = int.from_bytes(content[:8], "little")

@@ -42,13 +42,14 @@ class Rows(mdcg.Learner):
 
 
 def pixels_of(rows: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    return np.clip(128 + 32 * rows, 0, 255).astype(np.uint8)[:, None, :, None]
+    pixels: npt.NDArray[np.uint8] = np.clip(128 + 32 * rows, 0, 255).astype(np.uint8)
+    return pixels[:, None, :, None]
 
 
 QUICK: dict[str, Any] = {"backbone": "smallconv", "lr": 0.05, "flip": False, "quiet": True}
 
 
-@parametrize_with_checks([Rows("replay", memory=30, epochs=15, padding=0, hold_out=0.0, **QUICK)])
+@parametrize_with_checks([Rows("replay", memory=30, epochs=15, padding=0, hold_out=0.0, **QUICK)])  # type: ignore[untyped-decorator]
 def test_scikit_learns_checks(estimator: Any, check: Any) -> None:
     """None is left out."""
     check(estimator)

@@ -50,9 +50,9 @@ def test_learn_is_run(method: str, preset: Any, tmp_path: Path) -> None:
         learner.save(file)
         learner = mdcg.Learner.load(file).set_params(quiet=True)
     assert_same(SavedModel.load(result.setting.runs[0].folder / "model.safetensors"), learner.saved_)
-    names = np.array(dataset.class_names)[dataset.test.labels]
-    by_task = [np.isin(names, learner.classes_[2 * task : 2 * task + 2]) for task in range(TASKS)]
-    scores = [learner.score(dataset.test.images[torch.from_numpy(own)], names[own]) for own in by_task]
+    truth = np.array(dataset.class_names)[dataset.test.labels]
+    by_task = [np.isin(truth, learner.classes_[2 * task : 2 * task + 2]) for task in range(TASKS)]
+    scores = [learner.score(dataset.test.images[torch.from_numpy(own)], truth[own]) for own in by_task]
     np.testing.assert_allclose(100 * np.array(scores), result.R[0, -1])
 
 

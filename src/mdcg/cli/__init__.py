@@ -14,7 +14,7 @@ from mdcg.errors import MdcgError
 
 
 def main() -> None:
-    """Run the command line: what a person can mend is one sentence and exit code 2."""
+    """Run the command line; a mistake that a person can fix is one sentence and exit code 2."""
     if sys.stderr is None:
         # Closed (2>&-): `print` would turn to standard output, and a file of ours could become file number 2.
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 class _ToStderr(logging.Handler):
-    """What the library has to say, as a sentence of this command."""
+    """Prints the library's messages to standard error, as sentences of this command."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print(f"mdcg: {record.getMessage()}", file=sys.stderr)

@@ -14,7 +14,7 @@ from mdcg.cli.train import stopped_explained
 from mdcg.errors import MdcgError
 
 if TYPE_CHECKING:
-    from mdcg.figures.make import Made
+    from mdcg.figures.make import WrittenFigure
 
 
 @app.command()
@@ -62,9 +62,9 @@ def figure(
         out=runs,
     )
     how: dict[str, Any] = {"seeds_given": seeds is not None, "members": members, "retry": retry}
-    share = stopped_explained(lambda: make(chosen, asked, out, **how, done=_say))
-    if share is not None:
-        print(share)
+    took = stopped_explained(lambda: make(chosen, asked, out, **how, done=_say))
+    if took is not None:
+        print(took)
     return None
 
 
@@ -77,6 +77,6 @@ def _list() -> None:
     Console().print(table)
 
 
-def _say(made: Made) -> None:
+def _say(made: WrittenFigure) -> None:
     print(f"{made.name}: {made.caption}")
     print("\n".join(f"  {file}" for file in made.files))

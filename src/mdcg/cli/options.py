@@ -1,4 +1,4 @@
-"""What `run`, `compare` and `search` share: all that a recipe may say, and how to go about it."""
+"""The options that `run`, `compare` and `search` share: all that a recipe may say, and how to train."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ shares_options = with_options(SHARED)
 
 
 def asked(options: dict[str, Any], **methods: Any) -> tuple[Document, dict[str, Any]]:
-    """The recipe file, and what was given on the command line, which overrules it."""
+    """The recipe file, overridden by what was given on the command line."""
     from mdcg.recipes.document import Document, read_document
     from mdcg.recipes.parsing import parse_settings
 
@@ -100,7 +100,7 @@ def asked(options: dict[str, Any], **methods: Any) -> tuple[Document, dict[str, 
 
 
 def how(options: dict[str, Any]) -> dict[str, Any]:
-    """How to go about it, as `Sweep.of` knows it."""
+    """The options that say how to train, as `Sweep.of` takes them."""
     return {
         "members": options["members"],
         "log": tuple(options["log"] or ()),

@@ -74,7 +74,7 @@ def runs(
 
 
 def _name(place: Path, out: Path) -> str:
-    """As 'mdcg show' understands it with the same --out."""
+    """The name of a run, as 'mdcg show' understands it with the same --out."""
     from mdcg.runs.store import archive_of
 
     if archive_of(place):

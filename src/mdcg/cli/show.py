@@ -63,9 +63,9 @@ def _list_heads() -> list[tuple[str, str]]:
 
 
 def _list_scenarios() -> list[tuple[str, str]]:
-    from mdcg.scenario import listed, parse
+    from mdcg.scenario import parse, scenario_names
 
-    named = [(name, f"{parse(name)[0]} in {parse(name)[1]} tasks") for name in listed()]
+    named = [(name, f"{parse(name)[0]} in {parse(name)[1]} tasks") for name in scenario_names()]
     return [*named, ("DATASET-T", "any dataset in T tasks of at least two classes, also folder:PATH-T")]
 
 

@@ -89,7 +89,7 @@ def _say_what_is_undone(undone: Undone) -> None:
 
 
 def _wanted(texts: list[str]) -> dict[str, list[str]]:
-    """`method=md-cg,replay,memory=500`: a part without = is one more value."""
+    """Parse `method=md-cg,replay,memory=500`: a part without = is one more value."""
     wanted: dict[str, list[str]] = {}
     key = ""
     for part in ",".join(texts).split(",") if texts else []:

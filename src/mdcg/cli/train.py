@@ -36,22 +36,22 @@ def run(
     results = _results(sweep, options)
     if len(results) > 1:
         _print_comparison(results, sweep, options, name, ranked=False)
-        return _print_share(sweep, options)
+        return _print_probe_time(sweep, options)
     (result,) = results.values()
     if options["as_json"]:
         return print_json(result.as_json())
     from mdcg.execute.sweep import held_out
-    from mdcg.report.terminal import accuracy_matrix, comparison
+    from mdcg.report.terminal import coloured_matrix, comparison
 
     over = f", mean over {len(result.records)} seeds" if len(result.records) > 1 else ""
     first = sweep.specs[0]
     print(f"{name} on {first.scenario}, accuracy in percent on task{over}{held_out(first)}:\n")
     console = Console()
-    console.print(accuracy_matrix(result.R.mean(0), console.width))
+    console.print(coloured_matrix(result.R.mean(0), console.width))
     console.print(comparison([result.setting], "", console))
     for spec in sweep.specs:
         print(sweep.context.store.where(spec))
-    return _print_share(sweep, options)
+    return _print_probe_time(sweep, options)
 
 
 @app.command()
@@ -71,7 +71,7 @@ def compare(
     _print_comparison(results, sweep, options, names.pop() if len(names) == 1 and len(results) > 1 else "method")
     if report is not None and not options["as_json"]:
         print(f"report: {report}")
-    _print_share(sweep, options)
+    _print_probe_time(sweep, options)
 
 
 def _sweep(options: dict[str, Any], **methods: Any) -> Sweep:
@@ -87,14 +87,14 @@ def _results(sweep: Sweep, options: dict[str, Any]) -> dict[str, Result]:
     return stopped_explained(lambda: results_of(sweep), again(options["fresh"]))
 
 
-def _print_share(sweep: Sweep, options: dict[str, Any]) -> None:
-    """What probes took of the time, where there were any."""
-    from mdcg.runs.share import Share
+def _print_probe_time(sweep: Sweep, options: dict[str, Any]) -> None:
+    """Print how much of the time probes took, where there were any."""
+    from mdcg.runs.probe_time import ProbeTime
 
     store = sweep.context.store
-    share = Share.of((store, spec) for spec in sweep.specs)
-    if share is not None and not options["as_json"]:
-        print(share)
+    took = ProbeTime.of((store, spec) for spec in sweep.specs)
+    if took is not None and not options["as_json"]:
+        print(took)
 
 
 def _write_page(path: Path, sweep: Sweep) -> None:
@@ -119,7 +119,7 @@ def _print_comparison(
 
 
 def again(fresh: bool) -> str:
-    """The command that goes on where this one was stopped."""
+    """The command that resumes the one that was stopped."""
     return "the same command without --fresh" if fresh else "the same command again"
 
 

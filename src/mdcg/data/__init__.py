@@ -1,4 +1,4 @@
-"""Where images come from. Knows nothing of tasks, methods or devices."""
+"""The sources of images. They know nothing of tasks, methods or devices."""
 
 from mdcg.data.cache import Arrays, arrays
 from mdcg.data.cifar import CIFAR10, CIFAR100

@@ -1,4 +1,4 @@
-"""One memory-mapped uint8 file per dataset, so that a second start reads nothing it does not use.
+"""The cache: one memory-mapped uint8 file per dataset, so that a second start reads nothing it does not use.
 
 The file is safetensors: a JSON header and raw arrays, never code.
 """
@@ -28,7 +28,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Arrays:
-    """What a reader makes of a source: images (n, height, width, channels) and labels, train and test."""
+    """The images (n, height, width, channels) and labels that a reader makes of a source, train and test."""
 
     train_images: Tensor
     train_labels: Tensor
@@ -49,14 +49,14 @@ class Arrays:
 
 
 def cache_folder() -> Path:
-    """`$MDCG_CACHE`, or the user's cache folder."""
+    """The folder `$MDCG_CACHE`, or the user's cache folder."""
     return Path(os.environ.get("MDCG_CACHE") or pooch.os_cache("mdcg"))
 
 
 def arrays(
     train: tuple[npt.ArrayLike, npt.ArrayLike], test: tuple[npt.ArrayLike, npt.ArrayLike], class_names: Sequence[str]
 ) -> Arrays:
-    """Images and labels of both splits, as a reader returns them; what cannot be such is a ValueError.
+    """Check images and labels of both splits, and return them as a reader does; bad ones raise a ValueError.
 
     >>> images = np.zeros((4, 8, 8, 3), np.uint8)
     >>> arrays((images, [0, 1, 0, 1]), (images[:2], [0, 1]), ["cat", "dog"]).class_names
@@ -118,7 +118,7 @@ def check(content: Arrays, shape: tuple[int, int, int] | None) -> None:
 
 
 def statistics(images: npt.NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel, from exact counts of the 256 pixel values."""
+    """The mean and standard deviation of each channel, from exact counts of the 256 pixel values."""
     levels = np.arange(256) / 255
     means, stds = [], []
     for channel in range(images.shape[-1]):
@@ -133,7 +133,8 @@ def statistics(images: npt.NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[
     return tuple(means), tuple(stds)
 
 
-def store(path: Path, content: Arrays) -> None:
+def write_cache(path: Path, content: Arrays) -> None:
+    """Write the arrays to the cache."""
     values = {
         "version": VERSION,
         "class_names": content.class_names,
@@ -145,7 +146,7 @@ def store(path: Path, content: Arrays) -> None:
         save_file(content.tensors(), partial, header_of(values))
 
 
-def recall(path: Path) -> Arrays | None:
+def read_cache(path: Path) -> Arrays | None:
     """The cached arrays, mapped not read; None where there is no usable file."""
     if not path.exists():
         return None

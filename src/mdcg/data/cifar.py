@@ -22,7 +22,7 @@ PIXELS = 3 * 32 * 32
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar(Published):
-    """Official files, each with its own checksum."""
+    """A CIFAR dataset, read from its official files, each with its own checksum."""
 
     train: dict[str, str]  # file: sha1
     test: dict[str, str]
@@ -31,7 +31,7 @@ class Cifar(Published):
     label_bytes: int
 
     def check(self, path: Path) -> None:
-        """Nothing yet: each file is checked when it is read, from an archive or not."""
+        """Accept any file: each is checked when it is read, from an archive or not."""
 
     def stamp(self, path: Path) -> str:
         if path.is_file():

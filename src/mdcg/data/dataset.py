@@ -12,6 +12,8 @@ from mdcg.draws import Ints
 
 @dataclass(frozen=True)
 class Split:
+    """The images and labels for training, or those for testing."""
+
     images: Tensor  # (n, height, width, channels) uint8, possibly memory-mapped
     labels: Ints  # (n,)
 
@@ -21,6 +23,8 @@ class Split:
 
 @dataclass(frozen=True)
 class Dataset:
+    """The images of a dataset with their class names, and how they are augmented and normalised."""
+
     name: str
     train: Split
     test: Split
@@ -33,14 +37,15 @@ class Dataset:
 
     @property
     def classes(self) -> int:
+        """The number of classes."""
         return len(self.class_names)
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(channels, height, width)"""
+        """The shape of one image: (channels, height, width)."""
         _, height, width, channels = self.train.images.shape
         return channels, height, width
 
     def counts(self) -> Ints:
-        """Training images of each class."""
+        """The number of training images of each class."""
         return np.bincount(self.train.labels, minlength=self.classes)

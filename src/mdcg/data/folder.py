@@ -38,7 +38,7 @@ class Folders(DatasetRecord):
 
 
 class Folder:
-    """Classes are folders; images of any size are resized to `size` × `size`."""
+    """A folder of images, whose folders are the classes; images of any size are resized to `size` × `size`."""
 
     def __init__(self, path: Path, size: int) -> None:
         self.path, self.format = path, ImageFormat(size)

@@ -6,7 +6,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from mdcg.data.cache import Arrays, cache_folder, check, digest_of, recall, store
+from mdcg.data.cache import Arrays, cache_folder, check, digest_of, read_cache, write_cache
 from mdcg.data.dataset import Dataset, Split
 from mdcg.data.record import Bundled, DatasetRecord, Source
 from mdcg.data.registry import record_of
@@ -15,7 +15,7 @@ from mdcg.files import remove_partial
 
 
 def load(name: str, data: Path | None = None, size: int | None = None, download: bool = False) -> Dataset:
-    """A dataset, ready for use.
+    """Load a dataset, ready for use.
 
     `data` is where archives and unpacked folders are looked for, or `$MDCG_DATA`. Where neither is given, the
     cache folder is, and what is missing there is downloaded; `download` does so into `data` too. `size` is the
@@ -28,7 +28,7 @@ def load(name: str, data: Path | None = None, size: int | None = None, download:
     source = record.source(data, size, download)
     content = read_anew(record, source) if source.path is None else _cached(record, source, source.path)
     _, height, width, channels = content.train_images.shape
-    pixels = record.prepared((channels, height, width))
+    pixels = record.preprocessing_for((channels, height, width))
     return Dataset(
         name=name,
         train=Split(content.train_images, content.train_labels.numpy()),
@@ -43,7 +43,7 @@ def load(name: str, data: Path | None = None, size: int | None = None, download:
 
 
 def verify(name: str, data: Path | None = None, size: int | None = None) -> str:
-    """Check every byte of a dataset's source and of its cache; says what was checked."""
+    """Check every byte of a dataset's source and of its cache; return what was checked."""
     record = record_of(name)
     source = record.source(data, size, download=None)
     fresh = read_anew(record, source)  # raises where a file is missing or altered
@@ -52,7 +52,7 @@ def verify(name: str, data: Path | None = None, size: int | None = None) -> str:
         package = record.part_of if isinstance(record, Bundled) else ""
         return f"{name}: {images}" + (f", part of {package}." if package else ".")
     file = _cache_file(source.label, source.path, source.stamp())
-    cached = recall(file)
+    cached = read_cache(file)
     if cached is not None and not (cached.digest == digest_of(cached) == digest_of(fresh)):
         file.unlink()
         return f"{name}: {source.path} is whole; its cache {file} was damaged and has been removed."
@@ -60,7 +60,7 @@ def verify(name: str, data: Path | None = None, size: int | None = None) -> str:
 
 
 def read_anew(record: DatasetRecord, source: Source) -> Arrays:
-    """The images from where they come from, not from the cache."""
+    """Read the images from their source, not from the cache."""
     try:
         content = source.read()
         check(content, record.shape)
@@ -69,19 +69,19 @@ def read_anew(record: DatasetRecord, source: Source) -> Arrays:
     except Exception as error:  # a reader is anybody's code
         reason = (str(error).splitlines() or [""])[0].rstrip(".")
         kind = "" if type(error) is ValueError and reason else f"{type(error).__name__}: "
-        raise MdcgError(f"the dataset {record.name} cannot be read ({kind}{reason}); mend its 'read'.") from error
+        raise MdcgError(f"the dataset {record.name} cannot be read ({kind}{reason}); fix its 'read'.") from error
     return content
 
 
 def _cached(record: DatasetRecord, source: Source, path: Path) -> Arrays:
     file = _cache_file(source.label, path, source.stamp())
-    content = recall(file)
+    content = read_cache(file)
     if content is None:
-        store(file, read_anew(record, source))
+        write_cache(file, read_anew(record, source))
         for outdated in set(file.parent.glob(_cache_file(source.label, path, "*").name)) - {file}:
             outdated.unlink(missing_ok=True)  # the source has changed since
         remove_partial(file.parent)
-        content = recall(file)
+        content = read_cache(file)
         if content is None:
             raise MdcgError(f"{file} could not be read back just after it was written; check the disk.")
     return content

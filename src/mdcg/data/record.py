@@ -1,4 +1,4 @@
-"""What is known of a dataset: its names, where its images are, how they are prepared and how it is trained on.
+"""The record of a dataset: its names, where its images are, how they are prepared and how it is trained on.
 
 A dataset is an instance of a small class with `read`: of `Bundled`, where code or a package brings the images, or
 of `Published`, where they are in an archive that can be downloaded.
@@ -22,12 +22,12 @@ from mdcg.errors import MdcgError
 
 Shape = tuple[int, int, int]  # channels, height, width
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-SMALL = 48  # pixels: the largest images for which a small ResNet is the usual backbone
+SMALL_RESNET_SIDE = 48  # pixels: the largest images for which a small ResNet is the usual backbone
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How a dataset's pixels are augmented and normalised; no mean: measured on the training images."""
+    """How a dataset's pixels are augmented and normalised; without a mean, it is measured on the training images."""
 
     padding: int  # random crop: pixels of zero padding on each side
     flip: bool  # random horizontal flip
@@ -46,7 +46,7 @@ class Preprocessing:
 
     @classmethod
     def usual(cls, shape: Shape) -> Preprocessing:
-        """Of photographs: a crop of up to an eighth, a flip, statistics as measured."""
+        """The preprocessing of photographs: a crop of up to an eighth, a flip, statistics as measured."""
         return cls(max(1, shape[1] // 8), True)
 
 
@@ -69,8 +69,8 @@ class Protocol:
 
     @classmethod
     def usual(cls, shape: Shape) -> Protocol:
-        """Ours for images of this shape, where a dataset has none of its own."""
-        return cls("resnet18" if shape[1] > SMALL else "resnet20", epochs=20, batch_size=32)
+        """The default protocol for images of this shape, where a dataset has none of its own."""
+        return cls("resnet18" if shape[1] > SMALL_RESNET_SIDE else "resnet20", epochs=20, batch_size=32)
 
 
 @dataclass(frozen=True)
@@ -115,25 +115,25 @@ class DatasetRecord(ABC):
 
     @property
     def scenario_name(self) -> str:
-        """What stands before the number of tasks in the names of its scenarios."""
+        """The name that stands before the number of tasks in the names of its scenarios."""
         return self.short or self.name
 
     @property
     def scenarios(self) -> tuple[str, ...]:
-        """Those that are listed."""
+        """The scenarios of this dataset that `mdcg list` shows."""
         return tuple(f"{self.scenario_name}-{tasks}" for tasks in self.tasks)
 
-    def prepared(self, shape: Shape) -> Preprocessing:
-        """How images of this shape are augmented and normalised."""
+    def preprocessing_for(self, shape: Shape) -> Preprocessing:
+        """The preprocessing for images of this shape."""
         return self.preprocessing or Preprocessing.usual(shape)
 
-    def trained(self, shape: Shape) -> Protocol:
-        """How images of this shape are trained on."""
+    def protocol_for(self, shape: Shape) -> Protocol:
+        """The protocol for images of this shape."""
         return self.protocol or Protocol.usual(shape)
 
     @abstractmethod
     def source(self, data: Path | None, size: int | None, download: bool | None) -> Source:
-        """Where its images are: in `data`, to be resized to `size`; `download` may fetch them, None: not at all."""
+        """Find its images: in `data`, to be resized to `size`; `download` may fetch them, with None nothing does."""
 
     def _refuse(self, size: int | None) -> None:
         if size is not None:
@@ -178,10 +178,11 @@ class Published(DatasetRecord):
 
     @property
     def archive(self) -> str:
+        """The name of the archive's file."""
         return self.url.rsplit("/", 1)[-1]
 
     def stamp(self, path: Path) -> str:
-        """Changes when the files do: then they are read again."""
+        """A digest that changes when the files do: then they are read again."""
         return stamp([path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file()))
 
     def check(self, path: Path) -> None:

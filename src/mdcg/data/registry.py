@@ -41,7 +41,7 @@ def register_dataset(record: DatasetRecord) -> DatasetRecord:
 
 
 def record_of(name: str) -> DatasetRecord:
-    """What is known of a dataset.
+    """The record of a dataset.
 
     >>> record_of("cifar10").scenarios
     ('c10-5',)

@@ -1,4 +1,4 @@
-"""Files of a dataset, read from a folder, a tar or a zip archive, without trusting any of them.
+"""The files of a dataset, read from a folder, a tar or a zip archive, without trusting any of them.
 
 Archives are read straight into memory, never unpacked onto the disk; one whose members would land outside
 their folder, or are links, is refused whole.
@@ -27,7 +27,7 @@ DAMAGED = (
 
 
 def find(root: Path, folder: str, archive: str, inside: str) -> Path | None:
-    """The dataset below `root`: its folder, its archive, or `root` itself if it is that folder.
+    """Find a dataset below `root`: its folder, its archive, or `root` itself if it is that folder.
 
     `folder` and `inside` may be empty: then no folder is known by its name, or by a file in it.
     """
@@ -39,7 +39,7 @@ def find(root: Path, folder: str, archive: str, inside: str) -> Path | None:
 
 
 def fetch(url: str, md5: str, folder: Path) -> Path:
-    """Fetch an archive with its checksum; a broken download leaves nothing behind."""
+    """Download an archive and check its checksum; a broken download leaves nothing behind."""
     name = url.rsplit("/", 1)[-1]
     try:
         return Path(pooch.retrieve(url, known_hash=f"md5:{md5}", fname=name, path=folder))
@@ -56,7 +56,7 @@ def fetch(url: str, md5: str, folder: Path) -> Path:
 
 
 def read(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    """Name and content of each wanted file, in a folder or an archive.
+    """The name and content of each wanted file, in a folder or an archive.
 
     Names are relative to the dataset's own folder, which archives carry as their first component.
     """
@@ -121,7 +121,7 @@ def _below_top(member: str) -> str:
 
 
 def stamp(paths: list[Path], extra: str = "") -> str:
-    """A short digest of names, sizes and times: changes when the files do, without reading them."""
+    """A short digest of names, sizes and times, which changes when the files do, without reading them."""
     digest = hashlib.blake2b(extra.encode(), digest_size=10)
     for path in paths:
         try:

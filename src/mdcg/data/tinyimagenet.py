@@ -22,15 +22,15 @@ SIDE = 64
 
 @dataclass(frozen=True, kw_only=True)
 class TinyImageNet(Published):
-    """Many small files, with one checksum for all of them."""
+    """The Tiny-ImageNet dataset: many small files, with one checksum for all of them."""
 
     digest: str  # of its images and labels, see `_digest`
 
     def check(self, path: Path) -> None:
-        """Nothing yet: all files are checked when they are read, from an archive or not."""
+        """Accept any file: all are checked when they are read, from an archive or not."""
 
     def stamp(self, path: Path) -> str:
-        """From the lists and the folders' times: 110,000 images are too many to look at on every start."""
+        """A digest of the lists and the folders' times: 110,000 images are too many to look at on every start."""
         if path.is_file():
             return stamp([path])
         lists = [path / name for name in (WNIDS, WORDS, VAL)]
@@ -87,7 +87,7 @@ def _lines(content: bytes) -> list[str]:
 
 
 def _digest(files: dict[str, bytes], wnids: list[str], val: list[tuple[str, ...]]) -> str:
-    """sha1 over the names and sha1s of all images, the order of the classes and the labels of the val images."""
+    """The sha1 over the names and sha1s of all images, the order of the classes and the labels of the val images."""
     whole = hashlib.sha1()
     for name in sorted(name for name in files if name.endswith(".JPEG")):
         whole.update(name.encode() + hashlib.sha1(files[name]).digest())

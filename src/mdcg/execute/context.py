@@ -1,4 +1,4 @@
-"""What runs need while they train, as one object that any process can work from."""
+"""The context: what runs need while they train, as one object that any process can work from."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from mdcg.scenario import parse
 from mdcg.trackers import TrackerSet
 from mdcg.train.precision import Compute, compute
 
-Named = tuple[str, Path | None, int | None]  # a dataset's name, where it is, and the size of its images
+DatasetKey = tuple[str, Path | None, int | None]  # a dataset's name, where it is, and the size of its images
 
 
 class DatasetCache:
     """Datasets that are loaded once, when first asked for; a copy in another process loads its own."""
 
-    def __init__(self, loaded: Mapping[Named, Dataset] | None = None) -> None:
+    def __init__(self, loaded: Mapping[DatasetKey, Dataset] | None = None) -> None:
         self._loaded = dict(loaded or {})
 
-    def load(self, *asked: *Named) -> Dataset:
+    def load(self, *asked: *DatasetKey) -> Dataset:
         if asked not in self._loaded:
             self._loaded[asked] = load(*asked)
         return self._loaded[asked]
@@ -66,5 +66,5 @@ class Context:
         return compute(self.device, spec.precision)
 
     def device_type(self, spec: RunSpec) -> str:
-        """cpu or cuda, of where the run will train."""
+        """The type of the device where the run will train: cpu or cuda."""
         return self.device if self.remote else self.compute(spec).device.type

@@ -1,4 +1,4 @@
-"""How long runs will take, from how long others took.
+"""The cost: how long runs will take, from how long others took.
 
 A run's work is counted in images that pass through the network, memory images included. What one image costs is
 measured: the finished runs in the store say it, and a sweep goes on measuring.
@@ -27,24 +27,24 @@ ROUGH = {("smallconv", "cpu"): 7e-5, ("resnet20", "cpu"): 2.2e-3, ("resnet20", "
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds that one image takes, and whether that was measured here."""
+    """The seconds that one image takes, and whether that was measured here."""
 
     seconds: float
     measured: bool
 
 
 def group_of(specs: Sequence[RunSpec], dataset: Dataset) -> Group:
-    """The members that these runs are when they train together."""
+    """The group in which these runs train together."""
     return Group(specs[0].training(), tuple(spec.member() for spec in specs), augmented(dataset, specs[0].augmentation))
 
 
 def images_per_step(group: Group, task: int) -> int:
-    """Images that pass through one member's network in a step, those from memory included."""
+    """The number of images that pass through one member's network in a step, those from memory included."""
     return group.training.batch_size + sum(draw.size for draw in group.memory_draws(task))
 
 
 def work(group: Group) -> int:
-    """Images that a group's training takes: those of all members, tasks and epochs."""
+    """The number of images that pass through the networks while a group trains: of all members, tasks and epochs."""
     tasks = range(group.training.tasks)
     return group.training.epochs * sum(
         int(steps_per_epoch(group, task).sum()) * images_per_step(group, task) for task in tasks
@@ -54,9 +54,9 @@ def work(group: Group) -> int:
 def cost_per_image(
     specs: Sequence[RunSpec], dataset: Dataset, records: Iterable[Record], device: str, gpu: str | None
 ) -> Cost | None:
-    """As measured on a CPU or on this GPU (any, where None is named), with this network and precision.
+    """The cost measured on a CPU or on this GPU (on any, if `gpu` is None), with this network and precision.
 
-    Of this method, if it was among them.
+    Where runs of this method were measured, only they count.
     """
     wanted = specs[0]
     alike = [

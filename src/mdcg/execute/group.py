@@ -1,4 +1,4 @@
-"""From a group of specs to finished runs in the store."""
+"""The training of a group of specs, to finished runs in the store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mdcg.errors import MdcgError
 from mdcg.execute.context import Context
 from mdcg.execute.cost import group_of
 from mdcg.execute.observer import Observer
-from mdcg.execute.plan import look_at
+from mdcg.execute.plan import checked_probes
 from mdcg.execute.unfinished import group_folder, is_begun, note_group
 from mdcg.files import locked, remove_partial
 from mdcg.probes import ProbeSet
@@ -36,7 +36,7 @@ Specs = Sequence[RunSpec]
 
 
 def train_group(specs: Specs, context: Context) -> dict[str, str]:
-    """Train runs of one group to their end, in parts where memory is short; by name, why some of them failed."""
+    """Train runs of one group to their end, in parts where memory is short; return by name why some of them failed."""
     store, compute = context.store, context.compute(specs[0])
     failures: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
@@ -74,7 +74,7 @@ def _too_large(spec: RunSpec) -> str:
 
 
 def _capacity(specs: Specs, context: Context) -> int:
-    """Runs that fit into memory together; a group that was begun did fit."""
+    """The number of runs that fit into memory together; a group that was begun did fit."""
     compute = context.compute(specs[0])
     if compute.device.type != "cuda" or len(specs) == 1 or is_begun(context.store, specs):
         return len(specs)
@@ -85,7 +85,7 @@ def _capacity(specs: Specs, context: Context) -> int:
 
 
 def _train_together(specs: Specs, context: Context, anew: bool) -> dict[str, str]:
-    """Train a group to its end and store its runs; by name, what went wrong with single members."""
+    """Train a group to its end and store its runs; return by name what went wrong with single members."""
     store, compute = context.store, context.compute(specs[0])
     group = group_of(specs, context.dataset(specs[0]))
     checkpoints = Checkpoints(group_folder(store, specs))
@@ -103,7 +103,7 @@ def _train_together(specs: Specs, context: Context, anew: bool) -> dict[str, str
         observer = stack.enter_context(Observer(specs, context))
         try:
             with device_errors_explained():
-                probes = look_at(specs, context)
+                probes = checked_probes(specs, context)
                 state = _train(group, compute, checkpoints, stop, observer, probes, title_of(specs))
         except Stopped as stopped:
             raise _stopped_by(stop, stopped) from None
@@ -131,7 +131,7 @@ def _train(
     probes: ProbeSet,
     title: str,
 ) -> State:
-    """From the newest checkpoint, or from the beginning, to the end."""
+    """Train from the newest checkpoint, or from the beginning, to the end."""
     first, parents = founders(group)
     # The newest state is the group's, or that of the founders who train its first task.
     restored = checkpoints.restore(lambda values: group if values["forked"] else first, compute)
@@ -151,7 +151,7 @@ def _train(
 
 
 def _take_apart(specs: Specs, parts: int, context: Context, anew: bool) -> list[Specs]:
-    """Parts of a group that go on where the whole was, unless they are to begin anew."""
+    """Split a group into parts that go on where the whole was, unless they are to begin anew."""
     ends = [len(specs) * (part + 1) // parts for part in range(parts)]
     pieces = [specs[start:end] for start, end in zip([0, *ends], ends, strict=False)]
     if not anew:
@@ -175,7 +175,7 @@ def _hand_over(specs: Specs, part: Specs, context: Context) -> None:
     values["seconds"] *= share
     values["measuring"] = {probe: share * seconds for probe, seconds in values["measuring"].items()}
     note_group(context.store, part)
-    Checkpoints(group_folder(context.store, part)).save(*states.select(tensors, values, chosen))
+    Checkpoints(group_folder(context.store, part)).save(*states.select_members(tensors, values, chosen))
 
 
 def _stopped_by(stop: StopSignals, stopped: Stopped) -> Stopped:
@@ -211,6 +211,6 @@ def _measurements(state: State, k: int, probe: str) -> Measurements:
 
 
 def title_of(specs: Specs) -> str:
-    """What a group is called while it trains."""
+    """The name of a group while it trains."""
     first = specs[0]
     return f"{first.method} on {first.scenario}" + (f" ({len(specs)} runs)" if len(specs) > 1 else "")

@@ -1,4 +1,4 @@
-"""Jobs done in this process, one after the other."""
+"""The executor of this machine: jobs are done in this process, one after the other."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from mdcg.execute.context import Context
 from mdcg.execute.group import train_group
 from mdcg.execute.plan import Job, Undone, make_groups
 from mdcg.execute.progress import Display
-from mdcg.files import in_use
+from mdcg.files import is_locked
 from mdcg.probes import ProbeError
-from mdcg.runs.environment import source
+from mdcg.runs.environment import own_revision
 from mdcg.runs.failures import note_failure
 
 
 class Executor(Protocol):
-    """What has jobs done."""
+    """Whatever executes jobs: this process, or a cluster."""
 
     def prepare(self, context: Context) -> Context:
         """The context as it is where the work will be done."""
@@ -44,10 +44,12 @@ class LocalExecutor:
 
 
 def do_job(job: Job, context: Context) -> Undone:
-    """Train a job's runs. What the machine is to blame for is raised; what others are at is left to them."""
-    source()  # now: the files may change while runs train
+    """Train a job's runs. Errors of the machine are raised; runs that other processes hold are left to them."""
+    own_revision()  # now: the files may change while runs train
     store = context.store
-    undone = Undone(left={spec.name: "another process is at it" for spec in job.specs if in_use(store.folder(spec))})
+    undone = Undone(
+        left={spec.name: "another process is working on it" for spec in job.specs if is_locked(store.folder(spec))}
+    )
     free = [spec for spec in job.specs if spec.name not in undone.left]
     for together in make_groups(free, context, lambda _: len(free)):  # in parts, if it was in parts before
         details, errors = "", list[Exception]()

@@ -1,4 +1,4 @@
-"""What the training of a group tells others: a display that somebody watches, and trackers."""
+"""The observer of a group's training, which tells a progress display and trackers of it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
 from mdcg.trackers import Epoch, Outcome, TrackedRun
 from mdcg.train.group import Group
-from mdcg.train.state import Row
+from mdcg.train.state import HistoryRow
 
 
 class Observer:
-    """Passes on to the display what becomes of a group, and to trackers what becomes of each of its runs."""
+    """Tells the display what becomes of a group, and trackers what becomes of each of its runs."""
 
     def __init__(self, specs: Sequence[RunSpec], context: Context) -> None:
         self._display, self._trackers = context.display, context.trackers
@@ -37,7 +37,7 @@ class Observer:
             self._trackers.leave(run)
 
     def begin(self, title: str, group: Group, total: int, done: int, epochs: int) -> None:
-        """A group begins: so many steps in all and done, so many epochs done."""
+        """Tell that a group begins: so many steps in all and done, so many epochs done."""
         self._display.begin(title, group, total, done)
         self._runs = [replace(run, done=epochs) for run in self._runs]
         self._begun = True
@@ -45,14 +45,14 @@ class Observer:
             self._trackers.begin(run)
 
     def of(self, rows: Sequence[int]) -> Observer:
-        """The same, when run k is told of by row rows[k]: members may share who trains for them."""
+        """Let run k be told of by row rows[k], since members may share who trains for them; return this observer."""
         self._rows = rows
         return self
 
     def step(self, count: int) -> None:
         self._display.step(count)
 
-    def epoch(self, task: int, epoch: int, loss: float, rows: Sequence[Row]) -> None:
+    def epoch(self, task: int, epoch: int, loss: float, rows: Sequence[HistoryRow]) -> None:
         self._display.epoch(task, epoch, loss, rows)
         for run, place in zip(self._runs, self._rows, strict=True):
             row = rows[place]
@@ -67,7 +67,7 @@ class Observer:
             self._trackers.epoch(run, told)
 
     def end(self, place: int, record: Record) -> None:
-        """The run at this place is finished, and stored."""
+        """Tell that the run at this place is finished and stored."""
         described = record.as_json()
         outcome = Outcome({name: described[name] for name in record.metrics}, described["R"])
         self._trackers.end(self._runs[place], outcome)

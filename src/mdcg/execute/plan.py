@@ -1,4 +1,4 @@
-"""What is to be trained, in which groups, and how long that may take. A plan only looks: it changes nothing on disk."""
+"""The plan: what is to be trained, in which groups, and how long that may take. It changes nothing on disk."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Plan:
-    """Jobs to be done, and runs that are not in any."""
+    """The jobs to be done, and the runs that are in none."""
 
     jobs: Sequence[Job]
     finished: Sequence[RunSpec]
@@ -42,17 +42,19 @@ class Plan:
 
     @property
     def seconds(self) -> float | None:
+        """The time that all jobs will take; None where that is not known of each."""
         known = [job.seconds for job in self.jobs if job.seconds is not None]
         return sum(known) if len(known) == len(self.jobs) else None
 
     @property
     def measured(self) -> bool:
+        """Whether the time of every job is from runs that were trained here."""
         return all(job.measured for job in self.jobs)
 
 
 @dataclass(frozen=True)
 class Undone:
-    """Runs that were not finished, by name, and why."""
+    """The runs that were not finished, by name, and why."""
 
     failed: Mapping[str, str] = field(default_factory=dict)  # they would fail again
     left: Mapping[str, str] = field(default_factory=dict)  # in use by others, or a machine's trouble: try again
@@ -68,7 +70,7 @@ class Undone:
 def make_plan(specs: Sequence[RunSpec], context: Context, retry: bool) -> Plan:
     """The jobs that finish these runs. What failed before is left out, unless it is to be tried again."""
     store = context.store
-    look_at(specs, context)  # or say which probe cannot, before anything trains
+    checked_probes(specs, context)  # or say which probe cannot, before anything trains
     finished = [] if context.fresh else [spec for spec in specs if store.finished(spec) is not None]
     names = {spec.name for spec in finished}
     reasons = {} if retry else {spec.name: failure(store, spec) for spec in specs if spec.name not in names}
@@ -85,7 +87,7 @@ def make_plan(specs: Sequence[RunSpec], context: Context, retry: bool) -> Plan:
 
 
 def make_groups(specs: Sequence[RunSpec], context: Context, most: Callable[[RunSpec], int]) -> list[list[RunSpec]]:
-    """Groups to train: first those that were begun and not finished, as they were; then new ones, at most so large."""
+    """The groups to train: first the unfinished ones that were begun, as they were; then new ones, at most so large."""
     store, fresh = context.store, context.fresh
     asked = {spec.name: spec for spec in specs}
     open_ = {name: spec for name, spec in asked.items() if fresh or store.finished(spec) is None}
@@ -119,11 +121,11 @@ def make_groups(specs: Sequence[RunSpec], context: Context, most: Callable[[RunS
 
 
 def default_members(dataset: Dataset, device: str) -> int:
-    """Most runs that train together: on a CPU only small images gain from company, larger ones just take memory."""
+    """The most runs that train together: on a CPU only small images gain from company, larger ones just take memory."""
     return 64 if device == "cuda" or dataset.shape[1] <= SMALL else 1
 
 
-def look_at(specs: Sequence[RunSpec], context: Context) -> ProbeSet:
+def checked_probes(specs: Sequence[RunSpec], context: Context) -> ProbeSet:
     """The context's probes, if they can look at these runs; else the error that says why not."""
     return probes_for(context.probes, {(spec.method, spec.head): spec.built_method() for spec in specs})
 
@@ -131,7 +133,7 @@ def look_at(specs: Sequence[RunSpec], context: Context) -> ProbeSet:
 def say_what_is_repeated(store: Store, specs: Sequence[RunSpec]) -> None:
     """Tell of finished runs that train once more: probes have not looked at them, or their code has changed.
 
-    And of others that may, because their archive is damaged.
+    It also tells of others that may, because their archive is damaged.
     """
     for reason in store.damaged():
         logger.warning("%s", reason)
@@ -162,7 +164,7 @@ def _say_what_code_has_changed(store: Store, specs: Sequence[RunSpec]) -> None:
 
 
 def _whatever_code(spec: RunSpec) -> str:
-    """What all runs with the same settings share."""
+    """The key that all runs with the same settings share, whatever their code."""
     return spec.model_copy(update={"code": ""}).digest()
 
 

@@ -1,4 +1,4 @@
-"""What is shown while the runs of a plan train."""
+"""The progress of the runs of a plan: bars where they can be drawn, else lines."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from mdcg.execute.cost import work
 from mdcg.train.display import TrainingDisplay, joined
 from mdcg.train.group import Group
 from mdcg.train.loop import Watcher
-from mdcg.train.state import Row
+from mdcg.train.state import HistoryRow
 
 if TYPE_CHECKING:
     from mdcg.execute.plan import Job, Plan, Undone
 
 
 class Display(Watcher, Protocol):
-    """What somebody who waits is shown of groups that train."""
+    """Shows somebody who waits how groups train."""
 
     def begin(self, title: str, group: Group, total: int, done: int) -> None:
-        """A group begins: so many steps, some of them done before."""
+        """Show that a group begins: so many steps, some of them done before."""
 
     def running(self, runs: int) -> None:
-        """So many runs train elsewhere."""
+        """Show that so many runs train elsewhere."""
 
     def job_ends(self, job: Job, undone: Undone) -> None:
-        """All that could be done of a job is done."""
+        """Show that all that could be done of a job is done."""
 
 
 class Silent:
@@ -36,7 +36,7 @@ class Silent:
 
     def begin(self, title: str, group: Group, total: int, done: int) -> None: ...
     def step(self, count: int) -> None: ...
-    def epoch(self, task: int, epoch: int, loss: float, rows: Sequence[Row]) -> None: ...
+    def epoch(self, task: int, epoch: int, loss: float, rows: Sequence[HistoryRow]) -> None: ...
     def running(self, runs: int) -> None: ...
     def job_ends(self, job: Job, undone: Undone) -> None: ...
 
@@ -97,7 +97,7 @@ class PlanDisplay(TrainingDisplay):
 
 @contextlib.contextmanager
 def messages(quiet: bool) -> Iterator[None]:
-    """The library's messages as applications have them; none but errors where `quiet` is asked for."""
+    """Let the library log as the application has set it; with `quiet`, errors only."""
     library = logging.getLogger("mdcg")
     before = library.level
     if quiet:

@@ -26,19 +26,19 @@ from mdcg.extras import extra
 logger = logging.getLogger(__name__)
 RETRIES = 20  # nodes that a group may lose
 POLL = 1.0  # seconds between two looks at what is running
-Said = list[tuple[int, str]]  # messages of the library, each with its level
-PATIENCE = 60.0  # seconds that a lost node's process may take to die, holding on to its runs
+Messages = list[tuple[int, str]]  # messages of the library, each with its level
+TIMEOUT = 60.0  # seconds that a lost node's process may take to die, holding on to its runs
 
 
 class RayExecutor:
-    """The cluster at `address`; without one that of Ray's environment, or one started here."""
+    """The executor of the cluster at `address`; without one that of Ray's environment, or one started here."""
 
     def __init__(self, address: str | None) -> None:
         self._ray = extra("ray", "cluster", "training on a cluster")
         self._address = address
 
     def prepare(self, context: Context) -> Context:
-        """With the cluster's device: its GPUs where it has any, unless another is asked for."""
+        """The context with the cluster's device: its GPUs where it has any, unless another is asked for."""
         if not self._ray.is_initialized():
             _connect(self._ray, self._address)
         has = self._ray.cluster_resources()
@@ -60,8 +60,8 @@ class RayExecutor:
                 ended, _ = ray.wait(list(waiting), num_returns=1, timeout=POLL)
                 for one in ended:
                     job = waiting.pop(one)
-                    of_this, said = _outcome(ray, one, job, context)
-                    for level, text in said:
+                    of_this, messages = _outcome(ray, one, job, context)
+                    for level, text in messages:
                         logger.log(level, "%s", text)
                     undone |= of_this
                     display.job_ends(job, of_this)
@@ -74,7 +74,7 @@ class RayExecutor:
         return undone
 
     def _cpus(self) -> int:
-        """Of a task: as many as PyTorch has threads here, and no more than one node has."""
+        """The CPUs of a task: as many as PyTorch has threads here, and no more than one node has."""
         nodes = [node["Resources"].get("CPU", 0) for node in self._ray.nodes() if node["Alive"]]
         return max(1, min(torch.get_num_threads(), int(max(nodes, default=1))))
 
@@ -92,15 +92,16 @@ def _connect(ray: Any, address: str | None) -> None:
         ) from error
 
 
-def _outcome(ray: Any, task: Any, job: Job, context: Context) -> tuple[Undone, Said]:
-    """Of a task that ended, well or not: what went wrong with it is no reason to stop the others."""
+def _outcome(ray: Any, task: Any, job: Job, context: Context) -> tuple[Undone, Messages]:
+    """The result of a task that ended, well or not: what went wrong with it is no reason to stop the others."""
     try:
-        undone, said = ray.get(task)
+        undone, messages = ray.get(task)
     except ray.exceptions.RayTaskError as error:
-        undone, said = _all_left(job, context, str(error.cause)), []
+        undone, messages = _all_left(job, context, str(error.cause)), []
     except ray.exceptions.RayError as error:  # more nodes were lost than can be borne
-        undone, said = _all_left(job, context, f"its worker was lost ({str(error).splitlines()[0].rstrip('.')})"), []
-    return undone, said
+        reason = f"its worker was lost ({str(error).splitlines()[0].rstrip('.')})"
+        undone, messages = _all_left(job, context, reason), []
+    return undone, messages
 
 
 def _all_left(job: Job, context: Context, reason: str) -> Undone:
@@ -108,31 +109,31 @@ def _all_left(job: Job, context: Context, reason: str) -> Undone:
     return Undone(left={spec.name: reason for spec in job.specs if store.finished(spec) is None})
 
 
-class _Heard(logging.Handler):
+class _MessageCollector(logging.Handler):
     """Keeps the library's messages, with their levels, to be told where somebody reads them."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
-        self.said: Said = []
+        self.messages: Messages = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.said.append((record.levelno, record.getMessage()))
+        self.messages.append((record.levelno, record.getMessage()))
 
 
-def work_on(job: Job, context: Context, threads: int) -> tuple[Undone, Said]:
-    """What a Ray worker does: what it left undone, and what the library had to say."""
+def work_on(job: Job, context: Context, threads: int) -> tuple[Undone, Messages]:
+    """Do a job in a Ray worker; return what it left undone, and the library's messages."""
     torch.set_num_threads(threads)  # as where the sweep was started: results depend on their number
-    heard, library = _Heard(), logging.getLogger("mdcg")
-    library.addHandler(heard)
+    collector, library = _MessageCollector(), logging.getLogger("mdcg")
+    library.addHandler(collector)
     library.setLevel(logging.INFO)
-    give_up = time.monotonic() + PATIENCE
+    give_up = time.monotonic() + TIMEOUT
     try:
         while True:
             undone = replace(do_job(job, context), errors=())  # which may not travel
             if not undone.left or time.monotonic() > give_up:
-                return undone, heard.said
+                return undone, collector.messages
             time.sleep(0.5)
     except MachineError as error:  # this node's disk or GPU: not the runs' failure
-        return _all_left(job, context, str(error)), heard.said
+        return _all_left(job, context, str(error)), collector.messages
     finally:
-        library.removeHandler(heard)
+        library.removeHandler(collector)

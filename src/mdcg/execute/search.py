@@ -15,7 +15,7 @@ from mdcg.errors import MdcgError
 from mdcg.methods import METHODS
 from mdcg.methods.base import Value
 from mdcg.models import HEADS
-from mdcg.recipes.grid import Cell
+from mdcg.recipes.grid import GridCell
 from mdcg.recipes.recipe import make_recipe
 from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
@@ -44,7 +44,7 @@ def grid_of(method: str, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """A searched grid of one memory size: ACC on the held-out images at every point."""
 
     memory: int
@@ -53,22 +53,23 @@ class Found:
 
     @property
     def ranked(self) -> list[tuple[Value, ...]]:
-        """Best first; of equal ones the first of the grid."""
+        """The points of the grid, best first; of equal ones the first of the grid."""
         return sorted(self.scores, key=lambda point: -self.scores[point])
 
     @property
     def best(self) -> dict[str, Value]:
+        """The best point of the grid, by the names of its settings."""
         return dict(zip(self.axes, self.ranked[0], strict=True))
 
     @property
     def margin(self) -> float:
-        """ACC of the best less that of the second; NaN for a grid of one point."""
+        """The ACC of the best point less that of the second; NaN for a grid of one point."""
         first, *others = self.ranked
         return self.scores[first] - self.scores[others[0]] if others else math.nan
 
 
-def read_grid(cells: Sequence[Cell], records: Mapping[str, Record]) -> list[Found]:
-    """What a search's runs say, memory by memory. A point none of whose runs is finished has no score."""
+def read_grid(cells: Sequence[GridCell], records: Mapping[str, Record]) -> list[SearchResult]:
+    """Read the scores of a search, memory by memory. A point none of whose runs is finished has no score."""
     axes: dict[str, list[Value]] = {}
     for cell in cells:
         for axis in cell.labels:
@@ -83,17 +84,17 @@ def read_grid(cells: Sequence[Cell], records: Mapping[str, Record]) -> list[Foun
         accs = [records[spec.name].metrics["ACC"] for spec in cell.specs if spec.name in records]
         if accs:
             scores[tuple(_value(first, f"set.{name}") for name in axes)] = sum(accs) / len(accs)
-    return [Found(memory, axes, scores) for memory, scores in found.items()]
+    return [SearchResult(memory, axes, scores) for memory, scores in found.items()]
 
 
 def _value(spec: RunSpec, axis: str) -> Value:
-    """1 and 1.0 are one point."""
+    """The value of a run on an axis; 1 and 1.0 are one point."""
     value = spec.settings()[axis]
     assert value is not None
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def chosen_recipe(keys: Mapping[str, Any], found: Sequence[Found]) -> dict[str, Any]:
+def chosen_recipe(keys: Mapping[str, Any], found: Sequence[SearchResult]) -> dict[str, Any]:
     """A recipe with what was chosen, for `run` and `sweep`: on the test images, with the paper's seeds."""
     left_out = {"hold_out", "memory", "seeds", "out"}
     plain = {key: value for key, value in keys.items() if key not in left_out and not key.startswith("set.")}

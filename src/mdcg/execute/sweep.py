@@ -19,7 +19,7 @@ from mdcg.execute.progress import PlanDisplay, messages
 from mdcg.execute.unfinished import tidy
 from mdcg.methods.base import Preset
 from mdcg.recipes.document import Document, read_document
-from mdcg.recipes.grid import Cell, choose, expand
+from mdcg.recipes.grid import GridCell, choose, expand
 from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
 from mdcg.trackers import Tracker, TrackerSet
@@ -37,7 +37,7 @@ class Sweep:
     1
     """
 
-    cells: Sequence[Cell]
+    cells: Sequence[GridCell]
     context: Context
     title: str
 
@@ -60,7 +60,7 @@ class Sweep:
         fresh: bool = False,
         **given: Any,
     ) -> Sweep:
-        """The sweep of a document; `given` (seeds, out, data, device, …) overrules what it says beside its axes."""
+        """The sweep of a document; `given` (seeds, out, data, device, …) overrides what it says beside its axes."""
         trackers = TrackerSet(log)  # or say what is missing, before anything trains
         found = expand(document, given)
         base = found[0].recipe
@@ -73,11 +73,11 @@ class Sweep:
         return [spec for cell in self.cells for spec in cell.specs]
 
     def plan(self, retry: bool = False, executor: Executor | None = None) -> Plan:
-        """What would be trained, in which groups."""
+        """Plan what would be trained, in which groups."""
         return make_plan(self.specs, (executor or LocalExecutor()).prepare(self.context), retry)
 
     def run(self, retry: bool = False, quiet: bool = False, executor: Executor | None = None) -> Undone:
-        """Train what is not finished; what failed, now or before, and what could not be had."""
+        """Train what is not finished; return what failed, now or before, and what could not be had."""
         worker = executor or LocalExecutor()
         with messages(quiet):
             context = worker.prepare(self.context)
@@ -103,8 +103,8 @@ class Sweep:
         return {record.spec.name: record for record in found if record is not None}
 
 
-def _title(cells: Sequence[Cell], preset: Preset) -> str:
-    """What all of them share."""
+def _title(cells: Sequence[GridCell], preset: Preset) -> str:
+    """A title of what all runs of a sweep share."""
     specs = [spec for cell in cells for spec in cell.specs]
     sizes = {spec.memory for spec in specs} - {0}
     parts = [specs[0].scenario, *([f"memory {sizes.pop()}"] if len(sizes) == 1 else [])]
@@ -113,5 +113,5 @@ def _title(cells: Sequence[Cell], preset: Preset) -> str:
 
 
 def held_out(spec: RunSpec) -> str:
-    """What is to be said of a run that is not evaluated on the test images."""
+    """A clause that says on which images a run is evaluated, where they are held out; else empty."""
     return f", on {spec.hold_out:.0%} of the training images held out" if spec.hold_out else ""

@@ -18,7 +18,7 @@ GROUPS = ".groups"  # their folders, below the store
 
 
 def group_folder(store: Store, specs: Sequence[RunSpec]) -> Path:
-    """Where a group keeps its checkpoints: with other probes it is another one, for what they missed is not there."""
+    """The folder of a group's checkpoints: with other probes it is another one, for what they missed is not there."""
     names = "\n".join([*(spec.name for spec in specs), *(f"probe {probe}" for probe in sorted(store.probes))])
     return store.root / GROUPS / hashlib.blake2b(names.encode(), digest_size=8).hexdigest()
 
@@ -35,12 +35,12 @@ def note_group(store: Store, specs: Sequence[RunSpec]) -> None:
 
 
 def begun(store: Store) -> list[tuple[Path, list[str]]]:
-    """Folder and run names of each unfinished group that the store's probes look at."""
+    """The folder and run names of each unfinished group that the store's probes look at."""
     return [(folder, names) for folder, names, probes in _groups(store) if probes == set(store.probes)]
 
 
 def begun_otherwise(store: Store) -> list[list[str]]:
-    """Run names of each unfinished group that other probes look at: what the store's missed is not there."""
+    """The run names of each unfinished group that other probes look at: what the store's missed is not there."""
     return [names for _, names, probes in _groups(store) if probes != set(store.probes)]
 
 
@@ -55,7 +55,7 @@ def tidy(store: Store, specs: Sequence[RunSpec]) -> None:
 
 
 def _groups(store: Store) -> Iterator[tuple[Path, list[str], set[str]]]:
-    """Folder, run names and probes of each unfinished group."""
+    """The folder, run names and probes of each unfinished group."""
     for folder in sorted((store.root / GROUPS).glob("*")):
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             content = json.loads((folder / MEMBERS).read_text())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mdcg.figures.base import FIGURES, Figure, OfModels, OfRuns
+from mdcg.figures.base import FIGURES, Figure, ModelFigure, RunFigure
 from mdcg.figures.plots import (  # noqa: F401 (each registers its own)
     bias,
     confusion,
@@ -19,4 +19,4 @@ from mdcg.figures.plots import (  # noqa: F401 (each registers its own)
     tradeoff,
 )
 
-__all__ = ["FIGURES", "Figure", "OfModels", "OfRuns"]
+__all__ = ["FIGURES", "Figure", "ModelFigure", "RunFigure"]

@@ -1,4 +1,4 @@
-"""What a figure is: runs that it needs, numbers taken from them, and a drawing of nothing but these numbers."""
+"""The kinds of figures: the runs they need, the numbers taken from them, and a drawing of nothing but these numbers."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ USUAL_MEMORY = 500  # where the paper has that, or nothing else is known
 
 
 class Figure(ABC):
-    """Its docstring says in one line what it shows."""
+    """A figure, whose docstring says in one line what it shows."""
 
     @abstractmethod
     def draw(self, rows: Sequence[Row]) -> Drawing:
-        """From these numbers and nothing else."""
+        """Draw these numbers and nothing else."""
 
     @abstractmethod
     def caption(self, rows: Sequence[Row]) -> str:
-        """What is seen, in whole sentences; which runs it comes from is added."""
+        """Say what is seen, in whole sentences; which runs it comes from is added."""
 
     @classmethod
     def summary(cls) -> str:
         return first_line(cls)
 
 
-class OfRuns(Figure):
+class RunFigure(Figure):
     """A figure of runs: those that are missing are trained."""
 
     probes: ClassVar[tuple[str, ...]] = ()  # that must have looked at every run
@@ -52,21 +52,21 @@ class OfRuns(Figure):
 
     @abstractmethod
     def numbers(self, runs: Sequence[FinishedRun]) -> list[Row]:
-        """One row for each number that is drawn, or that goes into a mean that is drawn."""
+        """The rows of numbers: one for each that is drawn, or that goes into a mean that is drawn."""
 
     def pick(self, runs: Sequence[FinishedRun]) -> list[FinishedRun]:
-        """Of runs of one scenario and protocol, those that it can show together; none, if there is nothing to see."""
+        """The runs that it can show together, of one scenario and protocol; none, if there is nothing to see."""
         return [
             run for run in runs if len(run.record.sizes) >= self.tasks and all(run.has(probe) for probe in self.probes)
         ]
 
 
-class OfModels(Figure):
+class ModelFigure(Figure):
     """A figure of models alone: nothing is trained."""
 
     @abstractmethod
     def measure(self, asked: Recipe) -> list[Row]:
-        """The numbers."""
+        """Measure the numbers."""
 
     @abstractmethod
     def source(self, rows: Sequence[Row]) -> str:
@@ -77,7 +77,7 @@ FIGURES: Registry[type[Figure]] = Registry("figure", "mdcg.figures")
 
 
 def memories(asked: Recipe) -> list[int]:
-    """Those asked for, or all that the paper has for the scenario."""
+    """The memory sizes asked for, or all that the paper has for the scenario."""
     known = {cell.memory for cell in paper.cells() if cell.scenario == asked.scenario and cell.memory}
     sizes = asked.memory or list(_memories_of(asked.scenario)) or sorted(known)
     if not sizes:
@@ -88,7 +88,7 @@ def memories(asked: Recipe) -> list[int]:
 
 
 def memory(asked: Recipe) -> list[int]:
-    """Those asked for, or the usual one."""
+    """The memory sizes asked for, or the usual one."""
     if asked.memory:
         return asked.memory
     sizes, usual = memories(asked), usual_memory(asked.scenario)
@@ -96,13 +96,13 @@ def memory(asked: Recipe) -> list[int]:
 
 
 def usual_memory(scenario: str) -> int:
-    """Of figures that show one."""
+    """The memory size of figures that show one."""
     sizes = _memories_of(scenario)
     return sizes[len(sizes) // 2] if sizes else USUAL_MEMORY
 
 
 def _memories_of(scenario: str) -> tuple[int, ...]:
-    """Where the paper has none: what suits the usual numbers of tasks need not suit others."""
+    """The dataset's own memory sizes, for its usual numbers of tasks: what suits these need not suit others."""
     name, tasks = parse(scenario)
     record = record_of(name)
     return record.memories if tasks in record.tasks else ()

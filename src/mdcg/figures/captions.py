@@ -1,4 +1,4 @@
-"""Where a figure's numbers come from, in words."""
+"""The part of a caption that says where a figure's numbers come from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mdcg.runs.finished import FinishedRun
 
 
 def of_runs(runs: Sequence[FinishedRun]) -> str:
-    """How many runs, of which methods and settings, with which seeds, trained how."""
+    """Say how many runs, of which methods and settings, with which seeds, trained how."""
     specs = [run.spec for run in runs]
     seeds = sorted({spec.seed for spec in specs})
     per_setting = Counter(spec.model_copy(update={"seed": 0}).digest() for spec in specs)
@@ -45,7 +45,7 @@ def averaged(
     spread: str = "one standard deviation on either side",
     apart: Sequence[str] = ("method", "memory"),
 ) -> str:
-    """How seeds were brought together, as the end of a caption; rows that differ in one of `apart` never are."""
+    """Say, as the end of a caption, how seeds were averaged; rows that differ in one of `apart` never are."""
     seeds: dict[tuple[object, ...], set[int]] = {}
     for row in rows:
         seeds.setdefault(tuple(row[key] for key in apart), set()).add(row["seed"])
@@ -55,7 +55,7 @@ def averaged(
 
 
 def _method(name: str, runs: Sequence[FinishedRun]) -> str:
-    """A method with its weights, other settings where they are not the usual ones, and its head likewise."""
+    """Name a method with its weights, other settings where they are not the usual ones, and its head likewise."""
     specs = [run.spec for run in runs if run.spec.method == name]
     heads = _listed(spec.head for spec in specs)
     usual = {key: field.default for key, field in METHODS[name].model_fields.items()}
@@ -70,7 +70,7 @@ def _method(name: str, runs: Sequence[FinishedRun]) -> str:
 
 
 def _listed(values: Iterable[object]) -> str:
-    """Each once; of many numbers the ends.
+    """Name each value once; of many numbers the smallest and the largest.
 
     >>> _listed([0.5, 0.25, 0.5]), _listed(range(1, 9))
     ('0.25, 0.5', '1 to 8 (8 values)')

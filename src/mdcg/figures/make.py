@@ -1,4 +1,4 @@
-"""From a figure's name to its files: train what is missing, measure, draw."""
+"""The making of a figure's files: train what is missing, measure, draw."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from mdcg.errors import MachineError, MdcgError
 from mdcg.execute.context import Context
 from mdcg.execute.sweep import Sweep
 from mdcg.figures import captions, style
-from mdcg.figures.base import FIGURES, Figure, OfModels, OfRuns, Row, recipe_of
+from mdcg.figures.base import FIGURES, Figure, ModelFigure, Row, RunFigure, recipe_of
 from mdcg.figures.read import UNFIT, numbers
 from mdcg.files import write_atomic
 from mdcg.methods import METHODS
-from mdcg.recipes.grid import Cell, cells, expand
+from mdcg.recipes.grid import GridCell, expand, grid_cells
 from mdcg.recipes.parsing import parse_seeds
 from mdcg.recipes.recipe import Recipe
 from mdcg.runs.finished import FinishedRun
-from mdcg.runs.share import Share
+from mdcg.runs.probe_time import ProbeTime
 from mdcg.runs.spec import RunSpec
 from mdcg.runs.store import Store
 from mdcg.scenario import parse
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Made:
+class WrittenFigure:
     """A figure on disk."""
 
     name: str
@@ -49,8 +49,8 @@ def make(
     seeds_given: bool,
     members: int | None = None,
     retry: bool = False,
-    done: Callable[[Made], None] = lambda made: None,
-) -> Share | None:
+    done: Callable[[WrittenFigure], None] = lambda made: None,
+) -> ProbeTime | None:
     """Draw these figures; `asked` says of which scenario and how to train, its folder is that of the runs.
 
     Runs that several figures need are trained once, with the probes of all of them. Each figure is told of, to `done`,
@@ -58,7 +58,9 @@ def make(
     """
     figures: dict[str, Figure] = {name: FIGURES[name]() for name in dict.fromkeys(names)}
     specs = {
-        name: _specs(name, figure, asked, seeds_given) for name, figure in figures.items() if isinstance(figure, OfRuns)
+        name: _specs(name, figure, asked, seeds_given)
+        for name, figure in figures.items()
+        if isinstance(figure, RunFigure)
     }
     probes: dict[str, set[str]] = {}
     for name, own in specs.items():
@@ -70,24 +72,24 @@ def make(
     for name, figure in figures.items():
         rows, where = _numbers(name, figure, specs.get(name, []), asked)
         done(_write(name, figure, rows, where, out, asked.scenario, asked.memory))
-    return Share.of((Store(asked.out, tuple(probes[name])), spec) for name, spec in by_name.items())
+    return ProbeTime.of((Store(asked.out, tuple(probes[name])), spec) for name, spec in by_name.items())
 
 
 def _probes(figure: Figure) -> tuple[str, ...]:
-    return figure.probes if isinstance(figure, OfRuns) else ()
+    return figure.probes if isinstance(figure, RunFigure) else ()
 
 
-def _specs(name: str, figure: OfRuns, asked: Recipe, seeds_given: bool) -> list[RunSpec]:
+def _specs(name: str, figure: RunFigure, asked: Recipe, seeds_given: bool) -> list[RunSpec]:
     _check(name, figure, asked)
     if not seeds_given:
         asked = asked.model_copy(update={"seeds": parse_seeds(figure.seeds)})
     wanted = [combination for recipe in figure.wanted(asked) for combination in expand(recipe.document())]
     load = Context(asked.out, asked.data).dataset
-    return list({spec.name: spec for cell in cells(wanted, load) for spec in cell.specs}.values())
+    return list({spec.name: spec for cell in grid_cells(wanted, load) for spec in cell.specs}.values())
 
 
-def _check(name: str, figure: OfRuns, asked: Recipe) -> None:
-    """What no figure of its kind can show, before anything trains."""
+def _check(name: str, figure: RunFigure, asked: Recipe) -> None:
+    """Refuse what no figure of its kind can show, before anything trains."""
     if parse(asked.scenario)[1] < figure.tasks:
         raise MdcgError(
             f"the figure {name} needs {figure.tasks} tasks, and {asked.scenario} has fewer; name another scenario.",
@@ -106,7 +108,7 @@ def _train(
     members: int | None,
     retry: bool,
 ) -> None:
-    """As sweeps, one for each set of probes; runs that can train together are looked at by the same ones."""
+    """Train the runs in sweeps, one for each set of probes; runs that can train together have the same probes."""
     groups: dict[tuple[str, bool], list[RunSpec]] = {}
     stores = {frozenset(own): Store(asked.out, tuple(own)) for own in probes.values()}
     for name, spec in specs.items():
@@ -118,7 +120,7 @@ def _train(
         sweeps.setdefault(tuple(every), []).extend(own)
     for watching, own in sweeps.items():
         context = Context(asked.out, asked.data, asked.device, members, probes=watching)
-        undone = Sweep([Cell({}, own)], context, asked.scenario).run(retry)
+        undone = Sweep([GridCell({}, own)], context, asked.scenario).run(retry)
         for reason in dict.fromkeys(undone.failed.values()):
             logger.warning("left out of the figure, until --retry tries it again: %s", reason)
         for reason in dict.fromkeys(undone.left.values()):
@@ -126,12 +128,12 @@ def _train(
 
 
 def _numbers(name: str, figure: Figure, specs: Sequence[RunSpec], asked: Recipe) -> tuple[list[Row], str]:
-    """What is drawn, and where it comes from."""
-    if isinstance(figure, OfModels):
+    """The numbers that are drawn, and where they come from."""
+    if isinstance(figure, ModelFigure):
         _check_names(asked)
         rows = figure.measure(asked)
         return rows, figure.source(rows)
-    assert isinstance(figure, OfRuns)
+    assert isinstance(figure, RunFigure)
     store = Store(asked.out, figure.probes)
     found = [(store.folder(spec), store.finished(spec)) for spec in specs]
     runs = [FinishedRun(folder, record) for folder, record in found if record is not None]
@@ -141,13 +143,13 @@ def _numbers(name: str, figure: Figure, specs: Sequence[RunSpec], asked: Recipe)
 
 
 def _check_names(asked: Recipe) -> None:
-    """For a figure of models, which needs no method: what is named must exist all the same."""
+    """Refuse names that do not exist, also for a figure of models, which needs no method."""
     methods = asked.methods or METHODS.names()
     expand(recipe_of(asked, methods, asked.memory or [1]).document())
 
 
 def _writable(out: Path) -> None:
-    """Or say, before anything trains, that figures cannot be written there; nothing is left behind."""
+    """Refuse a folder that figures cannot be written to, before anything trains; nothing is left behind."""
     missing: list[Path] = []
     try:
         missing += [folder for folder in (out, *out.parents) if not folder.exists()]
@@ -170,7 +172,7 @@ def _write(
     out: Path,
     scenario: str,
     memory: Sequence[int],
-) -> Made:
+) -> WrittenFigure:
     stem = _stem(name, scenario, memory)
     try:
         caption = f"{figure.caption(rows)} {where}"
@@ -185,11 +187,11 @@ def _write(
     contents = {"svg": drawn["svg"], "png": drawn["png"], "csv": table(rows).encode()}
     for kind, content in contents.items():
         write_atomic(out / f"{stem}.{kind}", content)
-    return Made(name, [out / f"{stem}.{kind}" for kind in contents], caption)
+    return WrittenFigure(name, [out / f"{stem}.{kind}" for kind in contents], caption)
 
 
 def _stem(name: str, scenario: str, memory: Sequence[int]) -> str:
-    """Of the files: a scenario of a folder may be a long path. One memory size that was asked for is told.
+    """The name of the files: a folder's scenario, a long path, is cut, and a single memory size asked for is named.
 
     >>> _stem("drift", "c10-5", [500]), _stem("floats", "folder:/my birds-3", [100, 200])
     ('drift-c10-5-m500', 'floats-folder-my-birds-3')
@@ -201,7 +203,7 @@ def _stem(name: str, scenario: str, memory: Sequence[int]) -> str:
 def drawing(
     figure: Figure, rows: Sequence[Row], caption: str, kinds: Sequence[str] = ("svg", "png")
 ) -> dict[str, bytes]:
-    """The drawing with its caption, as the content of a file of each kind."""
+    """Draw a figure with its caption, and return the content of a file of each kind."""
     with style.styled():
         drawn = figure.draw(rows)
         style.finish(drawn, caption)
@@ -209,7 +211,7 @@ def drawing(
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The numbers as CSV; what a row does not have is empty."""
+    """Write the numbers as CSV; what a row does not have is empty."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     file = io.StringIO()
     writer = csv.DictWriter(file, columns, lineterminator="\n")

@@ -1,19 +1,19 @@
-"""A figure's numbers of runs, and a sentence where what was measured of one does not fit."""
+"""The numbers of a figure, read from its runs, and a sentence where what was measured of one does not fit."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from mdcg.errors import MdcgError
-from mdcg.figures.base import OfRuns, Row
+from mdcg.figures.base import Row, RunFigure
 from mdcg.runs.finished import FinishedRun
 from mdcg.runs.store import measured_file
 
 UNFIT = (LookupError, TypeError, ValueError)  # of rows that lack a look or a key, or hold what is no number
 
 
-def numbers(figure: OfRuns, runs: Sequence[FinishedRun]) -> list[Row]:
-    """At least one row of every run."""
+def numbers(figure: RunFigure, runs: Sequence[FinishedRun]) -> list[Row]:
+    """The figure's rows, at least one of every run."""
     for run in runs:
         for probe in figure.probes:
             if not run.measured(probe):
@@ -33,7 +33,7 @@ def numbers(figure: OfRuns, runs: Sequence[FinishedRun]) -> list[Row]:
 
 
 def _damaged(run: FinishedRun, probes: Sequence[str]) -> MdcgError:
-    """Once its file is gone, a run counts as not looked at."""
+    """The error for measurements that are damaged: once their file is removed, they are made again."""
     what, files = " or ".join(probes), " and ".join(str(measured_file(run.folder, probe)) for probe in probes)
     return MdcgError(
         f"what the probe {what} measured of {run.folder.name} is damaged; remove {files}, and ask for the figure again."

@@ -1,4 +1,4 @@
-"""Which of many runs can stand in one drawing, so that settings are never averaged as if they were seeds."""
+"""The choice of runs that can stand in one drawing, so that settings are never averaged as if they were seeds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FREE = {"method", "hyperparameters", "memory", "head", "head_settings", "seed", 
 
 
 def installed(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
-    """Those whose method, head and dataset are here: of others, whose package is gone, nothing is known."""
+    """The runs whose method, head and dataset are here: of others, whose package is gone, nothing is known."""
     methods, heads = METHODS.names(), HEADS.names()
     return [
         run
@@ -28,14 +28,14 @@ def installed(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
 
 
 def one_protocol(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
-    """Those trained as most are: the same network, epochs, precision and so on."""
+    """The runs trained as most are: the same network, epochs, precision and so on."""
     keys = [run.spec.model_dump_json(exclude=FREE) for run in runs]
     most = Counter(keys).most_common(1)
     return [run for run, key in zip(runs, keys, strict=True) if key == most[0][0]]
 
 
 def usual(run: FinishedRun, besides: Collection[str] = ()) -> bool:
-    """Whether its head is the method's own, and all settings but these are those chosen for its memory size."""
+    """Whether a run has the method's own head, and all settings but these are those chosen for its memory size."""
     spec, kind = run.spec, METHODS[run.spec.method]
     expected = kind(**kind.tuned(spec.scenario, spec.memory)).model_dump()
     expected |= {name: default for name, (default, _) in HEADS[spec.head].settings.items()}
@@ -59,13 +59,14 @@ def one_setting(runs: Sequence[FinishedRun], method: str | None = None) -> list[
 
 
 def one_setting_each(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
-    """The same of every method."""
+    """The runs of one setting of every method, chosen as by `one_setting`."""
     methods = dict.fromkeys(run.spec.method for run in runs)
     return [run for method in methods for run in one_setting([run for run in runs if run.spec.method == method])]
 
 
 def side_by_side(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
-    """The same, all with memories of one size: that of most runs. Methods without one join them."""
+    """The runs of one setting of every method, all with memories of one size: that of most runs.
+    Methods without a memory join them."""
     if not runs:
         return []
     sizes = Counter(run.spec.memory for run in runs if run.spec.memory)

@@ -82,7 +82,7 @@ METHODS = (
 
 
 def look_of(method: str, drawn: Sequence[str]) -> dict[str, Any]:
-    """Colour, dashes and marker of a method, which no other one `drawn` has (unless they are more than the looks)."""
+    """The colour, dashes and marker of a method, which no other one `drawn` has unless they are more than the looks."""
     if method in METHODS:
         return LOOKS[METHODS.index(method)]
     others = [name for name in drawn if name not in METHODS]
@@ -92,7 +92,7 @@ def look_of(method: str, drawn: Sequence[str]) -> dict[str, Any]:
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Everything is drawn and saved inside."""
+    """Draw and save inside this context to get the style."""
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(RC)
@@ -100,14 +100,14 @@ def styled() -> Iterator[None]:
 
 
 def panels(rows: int = 1, columns: int = 1, height: float = 2.4, **shared: Any) -> tuple[Figure, list[Axes]]:
-    """A page-wide drawing of so many panels, each `height` inches high; panels row by row."""
+    """Make a page-wide drawing of so many panels, each `height` inches high; panels row by row."""
     drawing = Figure(figsize=(WIDTH, height * rows), layout="constrained")
     grid = drawing.subplots(rows, columns, squeeze=False, **shared)
     return drawing, list(grid.flat)
 
 
 def band(ax: Axes, x: Sequence[float], values: Matrix, label: str, look: dict[str, Any], every: int = 0) -> None:
-    """The mean over seeds (first axis) as a line, and one standard deviation on either side as a band."""
+    """Draw the mean over seeds (first axis) as a line, and one standard deviation on either side as a band."""
     mean = values.mean(0)
     ax.plot(x, mean, label=label, markevery=every or max(1, len(x) // 8), **look)
     if len(values) > 1:
@@ -119,7 +119,7 @@ def band(ax: Axes, x: Sequence[float], values: Matrix, label: str, look: dict[st
 
 
 def legend(drawing: Figure, axes: Sequence[Axes], columns: int = 4, title: str | None = None) -> None:
-    """One for all panels, below them."""
+    """Draw one legend for all panels, below them."""
     found = {label: line for ax in axes for line, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     if found:
         drawing.legend(
@@ -141,7 +141,7 @@ def heat_map(
     size: float = 8,
     **scale: Any,
 ) -> Any:
-    """A matrix as colours with its numbers in them, NaN left white; returns the image, for a colour bar."""
+    """Draw a matrix as colours with its numbers in them, NaN left white; return the image, for a colour bar."""
     image = ax.imshow(values, cmap=MAP, aspect="auto", **scale)
     ax.set_xticks(range(len(columns)), columns)
     ax.set_yticks(range(len(rows)), rows)
@@ -158,7 +158,7 @@ def heat_map(
 
 
 def diverging_map(ax: Axes, edges: Matrix, values: Matrix, rows: Sequence[str]) -> Any:
-    """A matrix, its columns between `edges`, as colours on either side of zero, NaN left grey; returns the image.
+    """Draw a matrix, its columns between `edges`, as colours on either side of zero, NaN left grey; return the image.
 
     In grey both sides darken alike, so cells below zero are hatched.
     """
@@ -176,7 +176,7 @@ def diverging_map(ax: Axes, edges: Matrix, values: Matrix, rows: Sequence[str]) 
 
 
 def training_axis(ax: Axes, tasks: int, epochs: int, first: int = 1) -> None:
-    """The x axis is epochs of training; thin lines and numbers say where tasks begin, from task `first` on."""
+    """Let the x axis be epochs of training; thin lines and numbers say where tasks begin, from task `first` on."""
     start = (first - 1) * epochs
     ax.set_xlim(start, tasks * epochs)
     ax.set_xlabel("epochs of training, all tasks")
@@ -201,7 +201,7 @@ def training_axis(ax: Axes, tasks: int, epochs: int, first: int = 1) -> None:
 
 
 def powers_of_ten(ax: Axes, values: Sequence[float]) -> None:
-    """The y axis is logarithmic, from one power of ten to another around these values; zero has a place of its own."""
+    """Make the y axis logarithmic, from one power of ten to another around these values; zero has its own place."""
     found = np.array(values, float)
     if not (positive := found[found > 0]).size:
         ax.set_ylim(bottom=0)
@@ -233,7 +233,7 @@ def finish(drawing: Figure, caption: str) -> None:
 
 
 def content(drawing: Figure, kind: str) -> bytes:
-    """As the content of a file, "svg" or "png": nothing is cut, and equal drawings give equal bytes."""
+    """The drawing as the content of a file, "svg" or "png": nothing is cut, and equal drawings give equal bytes."""
     file = BytesIO()
     metadata: dict[str, Any] = {"Date": None} if kind == "svg" else {"Software": None}
     drawing.savefig(file, format=kind, dpi=DPI, bbox_inches="tight", pad_inches=0.08, metadata=metadata)

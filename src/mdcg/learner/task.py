@@ -178,7 +178,7 @@ def _past_images(before: SavedModel) -> Exemplars:
     return Exemplars(torch.cat([part.images for part in parts]), torch.cat([part.positions for part in parts]))
 
 
-def _as_checkpoint(before: SavedModel, group: Group) -> tuple[dict[str, Tensor], states.Row]:
+def _as_checkpoint(before: SavedModel, group: Group) -> tuple[dict[str, Tensor], states.PlainValues]:
     """A saved classifier as the checkpoint of a group whose images are those that it kept, then those that came."""
     kept, weights = before.kept, before.model.state_dict()
     assert kept is not None
@@ -198,7 +198,7 @@ def _as_checkpoint(before: SavedModel, group: Group) -> tuple[dict[str, Tensor],
     if kept.logits is not None and kept.has_logits is not None:
         tensors["kept.index"] = kept.has_logits.nonzero()[:, 0][None]
         tensors["kept.logits"] = kept.logits[kept.has_logits][None]
-    values: states.Row = {
+    values: states.PlainValues = {
         "task": len(before.sizes),
         "epoch": 0,
         "step": 0,

@@ -1,4 +1,4 @@
-"""What a method is: declarations and a loss."""
+"""The base class of methods: declarations and a loss."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TrainsOn = Literal["task", "seen", "memory"]
 
 @dataclass(frozen=True)
 class Step:
-    """What a loss sees of one training step, for K members at once.
+    """A training step as the loss sees it, for K members at once.
 
     Classes are columns in order of arrival: the first `old` belong to earlier tasks, the rest to this one.
     """
@@ -52,16 +52,19 @@ class Step:
 
     @property
     def teacher(self) -> Tensor:
+        """The teacher's logits of the memory images, for a step that has them."""
         assert self.teacher_logits is not None
         return self.teacher_logits
 
     @property
     def teacher_current(self) -> Tensor:
+        """The teacher's logits of the current images, for a step that has them."""
         assert self.teacher_current_logits is not None
         return self.teacher_current_logits
 
     @property
     def stored(self) -> Tensor:
+        """The stored logits of the memory images, for a step that has them."""
         assert self.stored_logits is not None
         return self.stored_logits
 
@@ -151,10 +154,10 @@ class Method(BaseModel):
 
     @abstractmethod
     def loss(self, step: Step) -> Tensor:
-        """One loss per member, shape (K,)."""
+        """The loss of each member, shape (K,)."""
 
     def memory_draws(self, batch: int, past: Sequence[int]) -> list[Draw]:
-        """What a step takes from memory, given the batch size and the classes of each past task."""
+        """The batches that a step takes from memory, given the batch size and the classes of each past task."""
         return [Draw(batch)] if self.uses_memory and past else []
 
     def fills_memory_first(self) -> bool:
@@ -162,15 +165,15 @@ class Method(BaseModel):
         return False
 
     def second_memory_size(self) -> int:
-        """Images of a second memory, besides the one that was asked for; draws say whether they are from it."""
+        """The size of a second memory, besides the one that was asked for; draws say whether they are from it."""
         return 0
 
     def teacher_sees(self) -> TeacherSees:
-        """The images that the teacher is asked about."""
+        """Which images the teacher is asked about."""
         return "memory"
 
     def combine(self, gradient: Tensor, past: Tensor) -> Tensor:
-        """The gradient to follow, of one for the current images and one for the memory of each past task.
+        """The gradient to follow, given one for the current images and one for the memory of each past task.
 
         All parameters' gradients lie in one vector: (K, P) and (K, tasks, P) → (K, P). `loss` gave all of them.
         """
@@ -178,12 +181,13 @@ class Method(BaseModel):
 
     @classmethod
     def tuned(cls, scenario: str, memory: int) -> dict[str, float]:
-        """Hyperparameters that the paper chose for a scenario and memory size, where it did."""
+        """The hyperparameters that the paper chose for a scenario and memory size, where it did."""
         found = {field: table.get(scenario, {}).get(memory) for field, table in cls.chosen.items()}
         return {field: value for field, value in found.items() if value is not None}
 
     @classmethod
     def summary(cls) -> str:
+        """The first line of its docstring, for `mdcg list`."""
         return first_line(cls)
 
 
@@ -191,7 +195,7 @@ METHODS: Registry[type[Method]] = Registry("method", "mdcg.methods")
 
 
 def stack(methods: Sequence[Method], device: torch.device, dtype: torch.dtype) -> Method:
-    """K members' settings as one method whose float fields are tensors (K,)."""
+    """Stack K members' settings into one method whose float fields are tensors (K,)."""
     first = methods[0]
     values: dict[str, Any] = {
         name: torch.tensor([getattr(method, name) for method in methods], dtype=dtype, device=device)
@@ -208,16 +212,16 @@ def shared_settings(method: Method) -> dict[str, Any]:
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross-entropy of each member: (K, batch, classes), (K, batch) → (K,)."""
+    """The mean cross-entropy of each member: (K, batch, classes), (K, batch) → (K,)."""
     return F.cross_entropy(logits.transpose(1, 2), labels, reduction="none").mean(1)
 
 
 def kl_divergence(logits: Tensor, reference: Tensor) -> Tensor:
-    """Mean KL(p ‖ q) of each member, p and q the softmax of the first and second logits: (K,)."""
+    """The mean KL(p ‖ q) of each member, p and q the softmax of the first and second logits: (K,)."""
     log_p, log_q = logits.log_softmax(-1), reference.log_softmax(-1)
     return (log_p.exp() * (log_p - log_q)).sum(-1).mean(1)
 
 
 def distillation(student: Tensor, teacher: Tensor, direction: Divergence) -> Tensor:
-    """Mean divergence of each member between its answers and its teacher's: (K,)."""
+    """The mean divergence of each member between its answers and its teacher's: (K,)."""
     return kl_divergence(teacher, student) if direction == "teacher-student" else kl_divergence(student, teacher)

@@ -48,7 +48,7 @@ class Gem(Method):
 
 
 def past_weights(g: Tensor, G: Tensor, strength: Tensor | float) -> Tensor:
-    """v of each member: (K, P), (K, tasks, P) → (K, tasks); zero where no past task is harmed."""
+    """The v of each member: (K, P), (K, tasks, P) → (K, tasks); zero where no past task is harmed."""
     if g.is_cuda:
         along, gram = _products(g, G)
     else:  # one member after the other: a sum may be taken apart differently in company
@@ -63,7 +63,7 @@ def past_weights(g: Tensor, G: Tensor, strength: Tensor | float) -> Tensor:
 
 
 def complementary(M: Tensor, q: Tensor) -> Tensor:
-    """z ≥ 0 with M z + q ≥ 0 and zᵀ(M z + q) = 0, for positive definite M: (K, n, n), (K, n) → (K, n).
+    """Find z ≥ 0 with M z + q ≥ 0 and zᵀ(M z + q) = 0, for positive definite M: (K, n, n), (K, n) → (K, n).
 
     Murty's least-index principal pivoting: while an entry of q is negative, exchange the first such variable with its
     slack. It ends for every such M: no set of exchanged variables comes twice, so that there are fewer than 2ⁿ pivots,
@@ -97,7 +97,7 @@ def complementary(M: Tensor, q: Tensor) -> Tensor:
 
 
 def _products(g: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
-    """G g (K, tasks) and G Gᵀ (K, tasks, tasks): first of pieces, for no library is good at few and very long rows."""
+    """The products G g (K, tasks) and G Gᵀ (K, tasks, tasks), of pieces first: libraries are slow at few long rows."""
     rows = torch.cat([g[:, None], G], 1)
     whole = F.pad(rows, (0, -rows.shape[2] % PIECE))
     pieces = whole.unflatten(2, (-1, PIECE)).transpose(1, 2).flatten(0, 1)  # (K·pieces, 1 + tasks, PIECE)
@@ -109,7 +109,7 @@ def _products(g: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
 
 @contextlib.contextmanager
 def _full_precision() -> Iterator[None]:
-    """No TF32: whether a task is harmed may hang on the last digits."""
+    """Switch TF32 off: whether a task is harmed may hang on the last digits."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:

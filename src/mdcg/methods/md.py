@@ -67,7 +67,7 @@ class MarginDampening(Method):
 
 
 def margin_loss(logits: Tensor, labels: Tensor, old: int) -> Tensor:
-    """MD_t of each image (Eq. 4): (K, batch, classes), (K, batch) → (K, batch)."""
+    """The margin loss MD_t of each image (Eq. 4): (K, batch, classes), (K, batch) → (K, batch)."""
     p = logits.softmax(-1)
     margin = 1 / (logits.shape[-1] - 1)
     truth = p.gather(-1, labels[..., None])[..., 0]

@@ -48,11 +48,12 @@ def register_backbone(name: str, factory: Callable[[int], nn.Module]) -> None:
 
 
 def backbone_names() -> list[str]:
+    """The names of all backbones."""
     return sorted({*MEMBERED, *BACKBONES.names()})
 
 
 def build_backbone(name: str, shape: tuple[int, int, int], rngs: Sequence[np.random.Generator]) -> nn.Module:
-    """K members of a backbone, each initialised by its own generator."""
+    """Build K members of a backbone, each initialised by its own generator."""
     if name not in MEMBERED:
         if name not in BACKBONES.names():
             raise unknown("backbone", name, backbone_names())

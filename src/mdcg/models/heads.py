@@ -1,4 +1,4 @@
-"""Heads: from features to one logit per class, growing with every task.
+"""The heads, from features to one logit per class, growing with every task.
 
 A head's columns are ordered by arrival; growing appends, so that what was learned keeps its place and its
 exact value.
@@ -39,7 +39,7 @@ class Head(nn.Module):
 
     @property
     def classes(self) -> int:
-        """Learned so far; theirs are the first logits."""
+        """The number of classes learned so far; theirs are the first logits."""
         return sum(self.sizes)
 
     def grow(self, classes: int, head_rngs: Rngs, gate_rngs: Rngs) -> None:
@@ -101,7 +101,7 @@ class CascadedGates(Head):
 
 
 class CascadedGatesWithOwn(CascadedGates):
-    """From task 2 on also a gate for each of the task's own classes, as in the paper's published code."""
+    """Cascaded gates, from task 2 on also for each of the task's own classes, as in the paper's published code."""
 
     summary: ClassVar[str] = "cascaded gates, from task 2 on also for the task's own classes (the published code's CG)"
 

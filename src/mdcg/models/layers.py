@@ -17,20 +17,20 @@ from torch.nn import functional as F
 
 
 def fold(images: Tensor) -> Tensor:
-    """(K, batch, C, H, W) → (batch, K·C, H, W), channels last."""
+    """Lay members side by side as channels: (K, batch, C, H, W) → (batch, K·C, H, W), channels last."""
     members, batch, channels, height, width = images.shape
     beside = images.permute(1, 3, 4, 0, 2).reshape(batch, height, width, members * channels)
     return beside.permute(0, 3, 1, 2)
 
 
 def unfold(features: Tensor, members: int) -> Tensor:
-    """(batch, K·F) → (K, batch, F)."""
+    """Take members apart again: (batch, K·F) → (K, batch, F)."""
     batch, _ = features.shape
     return features.view(batch, members, -1).transpose(0, 1)
 
 
 def one_by_one(module: nn.Module, x: Tensor) -> Tensor:
-    """`module(x)`, each member computed by itself: the same numbers to the bit, whatever the company.
+    """Compute `module(x)`, each member by itself: the same numbers to the bit, whatever the company.
 
     For CPUs, where one grouped kernel is no faster than K plain ones but may sum in another order.
     """
@@ -69,7 +69,7 @@ class Conv2d(nn.Module):
         return self.weight.permute(0, 3, 4, 2, 1).flatten(1, 2).contiguous()  # no copy, as made by `as_weight`
 
     def as_weight(self, taps: Tensor) -> Tensor:
-        """The reverse of `taps`: (K, outputs, inputs, kernel, kernel)."""
+        """Turn `taps` back into the weight: (K, outputs, inputs, kernel, kernel)."""
         members, _, inputs, outputs = taps.shape
         return taps.view(members, self.kernel, self.kernel, inputs, outputs).permute(0, 4, 3, 1, 2)
 

@@ -17,7 +17,7 @@ from mdcg.models.stacked import Stacked
 
 
 class Model(nn.Module):
-    """f(x) = h(b(x)): images (K, batch, C, H, W) to logits (K, batch, classes)."""
+    """A model f(x) = h(b(x)) from images (K, batch, C, H, W) to logits (K, batch, classes)."""
 
     def __init__(self, backbone: nn.Module, head: Head, seeds: Sequence[int]) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Model(nn.Module):
         return [_retained(self, name) for name, _ in self.named_buffers() if name in kept]
 
     def repeated(self, times: int) -> Model:
-        """A model of `times`·K members: all of them as they are now, then all of them once more, and so on."""
+        """Make a model of `times`·K members: all of them as they are now, then all of them once more, and so on."""
         wide = copy.deepcopy(self)
         wide.seeds = self.seeds * times
         for name, value in self.state_dict(keep_vars=True).items():
@@ -60,12 +60,12 @@ class Model(nn.Module):
         )
 
     def logits(self, images: Tensor) -> Tensor:
-        """All members at once on a GPU, one after the other on a CPU."""
+        """Compute the logits, of all members at once on a GPU, one after the other on a CPU."""
         logits: Tensor = self(images) if images.is_cuda else one_by_one(self, images)
         return logits
 
     def features(self, images: Tensor) -> Tensor:
-        """What the head is given, (K, batch, features), in the same way."""
+        """Compute what the head is given, (K, batch, features), in the same way as `logits`."""
         found: Tensor = self.backbone(images) if images.is_cuda else one_by_one(self.backbone, images)
         return found
 
@@ -100,7 +100,7 @@ def build_model(
     dtype: torch.dtype = torch.float32,
     classes: int = 0,
 ) -> Model:
-    """K members with an empty head; `settings` gives the head's settings, one value per member.
+    """Build K members with an empty head; `settings` gives the head's settings, one value per member.
 
     `classes` is how many there will be in the end, for a head that has all of them from the start.
 

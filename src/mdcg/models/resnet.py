@@ -28,7 +28,7 @@ class BasicBlock(nn.Module):
             )
 
     def layers(self) -> list[tuple[Conv2d, BatchNorm2d]]:
-        """Each convolution with its BatchNorm: the first, the second, and the shortcut's if it has them."""
+        """The convolutions, each with its BatchNorm: the first, the second, and the shortcut's if it has them."""
         conv = [layer for layer in self.shortcut if isinstance(layer, Conv2d)]
         norm = [layer for layer in self.shortcut if isinstance(layer, BatchNorm2d)]
         return [(self.conv1, self.norm1), (self.conv2, self.norm2), *zip(conv, norm, strict=True)]
@@ -57,10 +57,11 @@ class ResNet(nn.Module):
         self.blocks = nn.Sequential(*stages)
 
     def basic_blocks(self) -> list[BasicBlock]:
+        """The blocks of all stages, in the order of the forward pass."""
         return [block for block in self.blocks if isinstance(block, BasicBlock)]
 
     def prepare(self, trained: Tensor, inferred: Tensor | None = None) -> None:
-        """Have the kernels ready for such images, where they are in use."""
+        """Compile the kernels for such images, where they are in use."""
         if self._fused(trained):
             from mdcg.models.kernels.resnet import prepare
 
@@ -98,7 +99,7 @@ class Projected(nn.Module):
 
 
 def small_resnet(depth: int, members: int, channels: int) -> ResNet:
-    """ResNet-(6n+2) for 32×32 images: n blocks at each of 16, 32 and 64 channels; 64 features."""
+    """A ResNet-(6n+2) for 32×32 images: n blocks at each of 16, 32 and 64 channels; 64 features."""
     return ResNet(members, channels, (16, 32, 64), (depth - 2) // 6, large_stem=False, fan="in")
 
 
@@ -108,5 +109,5 @@ def resnet18(members: int, channels: int) -> ResNet:
 
 
 def resnet18_1000(members: int, channels: int) -> Projected:
-    """The same with its 1,000-way layer, whose outputs serve as features: so in the paper's published code."""
+    """A ResNet-18 with its 1,000-way layer, whose outputs serve as features: so in the paper's published code."""
     return Projected(resnet18(members, channels), 1000)

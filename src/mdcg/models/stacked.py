@@ -1,4 +1,4 @@
-"""Any network of a user's own, K copies of it stacked into one with `torch.func`."""
+"""The stacking of a user's own network: K copies of it in one module, with `torch.func`."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Stacked(nn.Module):
 
 
 def initialised(factory: Callable[[int], nn.Module], channels: int, seed: int) -> nn.Module:
-    """A user's network as a seed makes it."""
+    """Initialise a user's network from a seed."""
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""What the paper prints: every cell of its Tables 1, 2 and 3, and every hyperparameter that it chose or searched.
+"""The paper's numbers: every cell of its Tables 1, 2 and 3, and every hyperparameter that it chose or searched.
 
 Three files beside this one hold the numbers as they are printed. A test compares them with the paper's source.
 """
@@ -16,7 +16,7 @@ RUNS = 5  # behind every mean ± std (Section 4.1)
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a table. `memory` is 0 for methods without one; Table 3 has accuracies only."""
+    """A cell of a table. `memory` is 0 for methods without one; Table 3 has accuracies only."""
 
     table: int
     scenario: str
@@ -33,7 +33,7 @@ class Cell:
 
 @cache
 def cells() -> tuple[Cell, ...]:
-    """All of them, table by table."""
+    """The cells of all tables, table by table."""
     return tuple(
         Cell(
             table=int(row["table"]),
@@ -53,7 +53,7 @@ def cells() -> tuple[Cell, ...]:
 
 
 def cell(scenario: str, method: str, memory: int, head: str = "") -> Cell | None:
-    """What the paper prints of a method; where two tables do, the first, which also has the std.
+    """The cell that the paper prints for a method; of two tables the first, which also has the std.
 
     >>> cell("c10-5", "md-cg", 500).acc
     65.5
@@ -64,7 +64,7 @@ def cell(scenario: str, method: str, memory: int, head: str = "") -> Cell | None
 
 @cache
 def chosen(method: str) -> Mapping[str, Mapping[str, Mapping[int, float]]]:
-    """Of each hyperparameter its value by scenario and memory size (Appendix "Hyperparameters selection").
+    """The value of each hyperparameter by scenario and memory size (Appendix "Hyperparameters selection").
 
     >>> chosen("md")["lam"]["c10-5"][500]
     0.25

@@ -1,4 +1,4 @@
-"""What a probe is: it looks at runs as they train, and never touches them."""
+"""The base class of probes, which look at runs as they train, and never touch them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mdcg.methods import Method
 from mdcg.models import Head, Model
 from mdcg.registry import Registry, first_line
 from mdcg.train.augment import Pixels
-from mdcg.train.evaluate import answers, features
+from mdcg.train.evaluate import features_of, logits_of
 from mdcg.train.group import Group
 from mdcg.train.precision import Compute
 from mdcg.train.stored_logits import StoredLogits
@@ -28,14 +28,14 @@ Measured = Mapping[str, Tensor | Sequence[Any]]  # of each quantity one entry pe
 
 @dataclass(frozen=True)
 class Images:
-    """Some images of each member; members may have different ones, and different numbers of them."""
+    """The images of each member; members may have different ones, and different numbers of them."""
 
     pixels: Tensor  # of the whole split that they are from, uint8
     index: list[Ints]  # of each member, into `pixels`
     labels: list[Ints]  # of each member, class positions
 
     def at_most(self, count: int) -> Images:
-        """Evenly spaced ones, where there are more."""
+        """Choose at most so many images of each member, evenly spaced."""
         chosen = [_evenly(len(own), min(count, len(own))) for own in self.index]
         index = [own[some] for own, some in zip(self.index, chosen, strict=True)]
         labels = [own[some] for own, some in zip(self.labels, chosen, strict=True)]
@@ -43,7 +43,7 @@ class Images:
 
 
 def _evenly(total: int, count: int) -> Ints:
-    """So many places among `total`.
+    """Choose so many places among `total`, evenly spaced.
 
     >>> _evenly(7, 3).tolist()
     [0, 2, 4]
@@ -70,19 +70,20 @@ class Snapshot:
 
     @property
     def members(self) -> int:
+        """The number of members, K."""
         return len(self.group.members)
 
     @property
     def seen(self) -> int:
-        """Classes so far, the current task's among them."""
+        """The number of classes so far, the current task's among them."""
         return self.model.head.classes
 
     def positions(self, task: int) -> range:
-        """The classes of a task."""
+        """The class positions of a task."""
         return self.group.views[0].scenario.positions(task)
 
     def test(self, classes: range) -> Images:
-        """What the runs are evaluated on, of these classes: test images, or training images held out."""
+        """The images of these classes that the runs are evaluated on: test images, or training images held out."""
         index, labels = [], []
         for view in self.group.views:
             own = view.eval_indices
@@ -97,7 +98,7 @@ class Snapshot:
         return self._of_training([view.train_indices(classes) for view in self.group.views])
 
     def memory(self, classes: range) -> Images:
-        """Those in memory, of these classes."""
+        """The images of these classes that are in memory."""
         return self._of_training(
             [
                 np.concatenate(
@@ -112,21 +113,21 @@ class Snapshot:
         return Images(self.train_pixels, index, labels)
 
     def logits(self, images: Images, model: Model | None = None) -> list[Tensor]:
-        """Of each member (n, classes seen), as in an evaluation; `model` may be `start`."""
+        """The logits of each member (n, classes seen), as in an evaluation; `model` may be `start`."""
         asked = model or self.model
         index, counts = _side_by_side(images.index)
-        found = answers(asked, images.pixels, index, self.pixels, self.compute)[..., : asked.head.classes]
+        found = logits_of(asked, images.pixels, index, self.pixels, self.compute)[..., : asked.head.classes]
         return [own[:count] for own, count in zip(found, counts, strict=True)]
 
     def features(self, images: Images, model: Model | None = None) -> list[Tensor]:
-        """Of each member (n, features): what the backbone gives to the head."""
+        """The features of each member (n, features): what the backbone gives to the head."""
         index, counts = _side_by_side(images.index)
-        found = features(model or self.model, images.pixels, index, self.pixels, self.compute)
+        found = features_of(model or self.model, images.pixels, index, self.pixels, self.compute)
         return [own[:count] for own, count in zip(found, counts, strict=True)]
 
 
 def _side_by_side(lists: list[Ints]) -> tuple[Tensor, list[int]]:
-    """Lists of different lengths as one tensor (K, longest), and how many of each are its own."""
+    """Put lists of different lengths into one tensor (K, longest); also the length of each."""
     counts = [len(own) for own in lists]
     index = np.zeros((len(lists), max(1, *counts)), np.int64)
     for row, own in zip(index, lists, strict=True):
@@ -135,7 +136,8 @@ def _side_by_side(lists: list[Ints]) -> tuple[Tensor, list[int]]:
 
 
 class Probe(ABC):
-    """Define `look`. It is called when a task begins and after each of its epochs, unless `wants` says otherwise.
+    """A probe; a subclass defines `look`. It is called when a task begins and after each of its epochs, unless `wants`
+    says otherwise.
 
     A probe has no state of its own: a run may be interrupted and go on in another process.
 
@@ -150,14 +152,14 @@ class Probe(ABC):
 
     @abstractmethod
     def look(self, snapshot: Snapshot) -> Measured:
-        """By name, what was measured, one entry per member: a tensor (K, …), or a list of K plain values."""
+        """Measure by name one entry per member: a tensor (K, …), or a list of K plain values."""
 
     def wants(self, task: int, epoch: int, epochs: int) -> bool:
         """Whether to look after so many of the task's epochs."""
         return True
 
     def unsuited(self, method: Method, head: type[Head]) -> str | None:
-        """Why it cannot look at a method with this head, if that is so: the end of a sentence, without a full stop."""
+        """The reason why it cannot look at a method with this head, if any: the end of a sentence without full stop."""
         return None
 
     @classmethod
@@ -169,4 +171,4 @@ PROBES: Registry[type[Probe]] = Registry("probe", "mdcg.probes")
 
 
 class ProbeError(MdcgError):
-    """A probe failed: the runs it looked at are not to blame."""
+    """The error of a probe that failed: the runs it looked at are not to blame."""

@@ -1,4 +1,4 @@
-"""Which class is taken for which."""
+"""The probe for which class is taken for which."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Confusion(Probe):
         return epoch == epochs
 
     def look(self, snapshot: Snapshot) -> Measured:
-        """`counts`: [true][predicted], class positions so far. Its diagonal is what the run counts as correct."""
+        """Measure `counts`: [true][predicted], class positions so far. The diagonal is what the run has correct."""
         images = snapshot.test(range(snapshot.seen))
         found = []
         for logits, labels in zip(snapshot.logits(images), images.labels, strict=True):

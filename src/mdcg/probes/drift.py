@@ -1,4 +1,5 @@
-"""How far answers to past images move while a task is learned (the paper, Appendix "Regularising future classes")."""
+"""The probe for how far answers to past images move while a task is learned (the paper, Appendix "Regularising future
+classes")."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ class Drift(Probe):
         return task > 0
 
     def look(self, snapshot: Snapshot) -> Measured:
-        """`kl`: of each past task, the mean over its test images of KL(p(x) ‖ p_0(x)), both over the classes seen."""
+        """Measure `kl`: of each past task, the mean over its test images of KL(p(x) ‖ p_0(x)) over the classes seen."""
         found: list[list[float]] = [[] for _ in range(snapshot.members)]
         for past in range(snapshot.task):
             images = snapshot.test(snapshot.positions(past))

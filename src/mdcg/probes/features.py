@@ -1,4 +1,4 @@
-"""Where the backbone puts images, before a task and after it."""
+"""The probe for where the backbone puts images, before a task and after it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Features(Probe):
         return task > 0 and epoch in (0, epochs)
 
     def look(self, snapshot: Snapshot) -> Measured:
-        """`features` of each image, four digits of them, and its class position in `classes`.
+        """Measure `features` of each image, four digits of them, and its class position in `classes`.
 
         They are the same images at both moments: up to 40 of each class, fewer where there would be over 400.
         """

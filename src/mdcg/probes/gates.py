@@ -1,4 +1,4 @@
-"""What gates do: how far they close, how far their weights have moved, and how many predictions hang on them."""
+"""The probe for gates: how far they close, how far their weights moved, and how many predictions depend on them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Gates(Probe):
 
     @torch.no_grad()
     def look(self, snapshot: Snapshot) -> Measured:
-        """Of all gates so far, on the evaluated images of all classes so far.
+        """Measure all gates so far, on the evaluated images of all classes so far.
 
         How far closed a gate is, 1 − sigmoid(γ g + β), which keeps its digits where a gate is almost open:
         `closed_mean`, `closed_largest`, and `closed_product`, the largest of 1 − the product of a class's gates.
@@ -41,7 +41,7 @@ class Gates(Probe):
         # Each member by itself and in double precision: what is told apart here are small numbers.
         found = [
             {
-                **_answers(head, k, features.double(), labels),
+                **_measure_gates(head, k, features.double(), labels),
                 **_moved("gates", head.gates, first.gates, k),
                 **_moved("classifier", head.classifier, first.classifier, k),
             }
@@ -51,7 +51,7 @@ class Gates(Probe):
 
 
 def untrained(snapshot: Snapshot) -> CascadedGates:
-    """The head with the weights that it was given as it grew, made again from the members' seeds."""
+    """Make the head anew with its initial weights, from the members' seeds."""
     head, members = snapshot.model.head, snapshot.group.members
     settings = {name: [member.head_settings[name] for member in members] for name in head.settings}
     again = type(head)(len(members), head.classifier.weight.shape[1], **settings)
@@ -62,8 +62,8 @@ def untrained(snapshot: Snapshot) -> CascadedGates:
     return again
 
 
-def _answers(head: CascadedGates, k: int, features: Tensor, labels: Ints) -> dict[str, float]:
-    """Of one member's images (n, features), with its gates and without."""
+def _measure_gates(head: CascadedGates, k: int, features: Tensor, labels: Ints) -> dict[str, float]:
+    """Measure one member's predictions for images (n, features), with its gates and without."""
     logits = _of_member(head.classifier, k, features)
     opening = head.gamma[k] * _of_member(head.gates, k, features) + head.beta[k]
     closed = torch.sigmoid(-opening)

@@ -1,4 +1,5 @@
-"""Whether the two things that DER asks of memory images agree (the paper, Appendix "Regularising and learning")."""
+"""The probe for whether the two things that DER asks of memory images agree (the paper, Appendix "Regularising and
+learning")."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ AT_ONCE = 8  # members on a GPU, so that a group that fits into its memory does 
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerWeight:
     """A weight that has output channels."""
 
     name: str
@@ -42,7 +43,7 @@ class Gradients(Probe):
         return None if method.stores_logits else "it keeps no logits of the images in memory, as DER does"
 
     def look(self, snapshot: Snapshot) -> Measured:
-        """`cosine`: of each layer in `layers`, the mean over output channels.
+        """Measure `cosine`: of each layer in `layers`, the mean over output channels.
 
         Images are as they are, without crop or flip, and BatchNorm goes by the batch, as in training.
         """
@@ -62,16 +63,16 @@ class Gradients(Probe):
         return {"layers": [[layer.name for layer in layers]] * snapshot.members, "cosine": found}
 
 
-def layers_of(model: Model) -> list[Layer]:
-    """In the order of the forward pass, the head's classifier last; named as in backbone and head."""
+def layers_of(model: Model) -> list[LayerWeight]:
+    """The layers in the order of the forward pass, the head's classifier last; named as in backbone and head."""
     found = []
     for path, module in model.named_modules():
         if isinstance(module, Conv2d | Linear):
             name = path.split(".", 1)[1]
-            found.append(Layer(name, f"{path}.weight", 1 if isinstance(module, Conv2d) else 2))
+            found.append(LayerWeight(name, f"{path}.weight", 1 if isinstance(module, Conv2d) else 2))
         elif isinstance(module, Stacked):
             found += [
-                Layer(module.names[own].removesuffix(".weight"), f"{path}.{own}", 1)
+                LayerWeight(module.names[own].removesuffix(".weight"), f"{path}.{own}", 1)
                 for own, value in module.named_parameters()
                 if value.ndim > 2 and value.requires_grad  # biases and BatchNorm's have one number per channel
             ]
@@ -79,7 +80,7 @@ def layers_of(model: Model) -> list[Layer]:
 
 
 def _together(counts: list[int], apart: bool) -> Iterator[list[int]]:
-    """Members whose gradients are computed at once: those with equally many images, or each apart.
+    """The members whose gradients are computed at once: those with equally many images, or each apart.
 
     So a member's numbers do not depend on how much its neighbours hold. BatchNorm needs two images.
     """
@@ -91,8 +92,8 @@ def _together(counts: list[int], apart: bool) -> Iterator[list[int]]:
             yield from (same[start : start + AT_ONCE] for start in range(0, len(same), AT_ONCE))
 
 
-def _cosines(snapshot: Snapshot, images: Images, members: list[int], layers: list[Layer]) -> Tensor:
-    """Of some members with equally many images: (members, layers)."""
+def _cosines(snapshot: Snapshot, images: Images, members: list[int], layers: list[LayerWeight]) -> Tensor:
+    """The cosines of some members with equally many images: (members, layers)."""
     index = snapshot.compute.put(np.stack([images.index[k] for k in members]))
     labels = snapshot.compute.put(np.stack([images.labels[k] for k in members]))
     # A copy, so that the model's own statistics stay as they are.
@@ -119,7 +120,7 @@ def _stored(snapshot: Snapshot, members: list[int]) -> StoredLogits:
 
 
 def channel_cosine(a: Tensor, b: Tensor, axis: int) -> Tensor:
-    """Of each member, the mean over the output channels along `axis` whose gradients are not zero: (K, …) → (K,)."""
+    """The mean cosine of each member over the output channels along `axis` with non-zero gradients: (K, …) → (K,)."""
     a, b = (gradient.double().movedim(axis, 1).flatten(2) for gradient in (a, b))
     cosines: Tensor = (a * b).sum(2) / (a.norm(dim=2) * b.norm(dim=2))
     return cosines.nanmean(1)  # 0 / 0 is left out

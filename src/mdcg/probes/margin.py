@@ -1,5 +1,6 @@
-"""What Margin Dampening asks of the current images, and how far it is met (the paper, Appendix "MD regularisation
-effects")."""
+"""The probe for what Margin Dampening asks of the current images, and how far it is met (the paper, Appendix "MD
+regularisation effects").
+"""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ class Margin(Probe):
         return task > 0
 
     def look(self, snapshot: Snapshot) -> Measured:
-        """Means over the current task's training images, as they are, whatever loss the method itself has: `truth`,
-        the probability of the truth among all classes seen; `past`, the largest of a past class; `loss`, the margin
-        loss (Eq. 4); `above_zero`, the share of images whose margin loss is not zero.
+        """Measure means over the current task's training images, as they are, whatever loss the method itself has:
+        `truth`, the probability of the truth among all classes seen; `past`, the largest of a past class; `loss`, the
+        margin loss (Eq. 4); `above_zero`, the share of images whose margin loss is not zero.
         """
         current = snapshot.positions(snapshot.task)
         images = snapshot.train(current).at_most(MOST)

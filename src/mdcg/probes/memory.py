@@ -1,4 +1,5 @@
-"""What becomes of the images in memory, and of the tasks that they stand for (the paper, Section 1, Fig. 1)."""
+"""The probe for what becomes of the images in memory, and of the tasks that they stand for (the paper, Section 1,
+Fig. 1)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from mdcg.probes.base import PROBES, Images, Measured, Probe, Snapshot
 
 
 @PROBES.register("memory")
-class OfMemory(Probe):
+class MemoryProbe(Probe):
     """Ground-truth logit and accuracy on the memory's images, accuracy on past test images."""
 
     def wants(self, task: int, epoch: int, epochs: int) -> bool:
@@ -24,7 +25,7 @@ class OfMemory(Probe):
         return None if method.uses_memory else "it keeps no images in memory"
 
     def look(self, snapshot: Snapshot) -> Measured:
-        """Each of every past task: `logit`, the mean ground-truth logit of its images in memory; `memory_accuracy`,
+        """Measure of every past task: `logit`, the mean ground-truth logit of its images in memory; `memory_accuracy`,
         in percent, of the same images; `test_accuracy`, of its test images. The classes seen are told apart.
         """
         past = range(snapshot.positions(snapshot.task).start)
@@ -41,12 +42,12 @@ class OfMemory(Probe):
 
 
 def _percent_right(answers: list[Tensor], images: Images) -> list[Tensor]:
-    """Of each member's images, 100 or 0."""
+    """The accuracy on each single image of each member: 100 or 0."""
     return [100.0 * (own.argmax(1) == _on(own, labels)) for own, labels in zip(answers, images.labels, strict=True)]
 
 
 def _per_task(snapshot: Snapshot, images: Images, values: list[Tensor]) -> list[list[float]]:
-    """Of each member, the mean over the images of each past task; NaN, where it has none."""
+    """The mean of each member over the images of each past task; NaN, where it has none."""
     tasks = [snapshot.positions(task) for task in range(snapshot.task)]
     return [
         [float(own[_on(own, (labels >= task.start) & (labels < task.stop))].double().mean()) for task in tasks]

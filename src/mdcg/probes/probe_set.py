@@ -1,4 +1,4 @@
-"""Letting probes look, and keeping what they measure with the runs."""
+"""The set of probes that look at runs; what they measure is kept with the runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mdcg.models import HEADS
 from mdcg.probes.base import PROBES, Probe, ProbeError, Snapshot
 from mdcg.train.device_errors import is_device_error
 from mdcg.train.loop import Trainer
-from mdcg.train.state import Row, State
+from mdcg.train.state import MeasuredRow, State
 
 RESERVED = ("probe", "task", "epoch", "step")  # what every row has
 
@@ -29,6 +29,7 @@ class ProbeSet:
 
     @property
     def needs_start(self) -> bool:
+        """Whether any probe compares with the model as it was when the task began."""
         return any(probe.needs_start for probe in self.probes.values())
 
     def next_look(self, step: int, last: int) -> int:
@@ -36,7 +37,7 @@ class ProbeSet:
         return min([last, *((step // probe.every + 1) * probe.every for probe in self.probes.values() if probe.every)])
 
     def look(self, trainer: Trainer, state: State, epoch: int, step: int) -> None:
-        """Let those look that want to, after so many epochs of the task and steps of the next."""
+        """Let the probes look that want to, after so many epochs of the task and steps of the next."""
         epochs, training = trainer.group.training.epochs, state.model.training
         for name, probe in self.probes.items():
             between = step and not (probe.every and step % probe.every == 0)
@@ -46,13 +47,13 @@ class ProbeSet:
             columns = _measured(name, probe, _snapshot(trainer, state, epoch, step))
             state.model.train(training)  # as it was, whatever the probe did
             for k, rows in enumerate(state.measured):
-                row: Row = {"probe": name, "task": state.task + 1, "epoch": epoch, "step": step}
+                row: MeasuredRow = {"probe": name, "task": state.task + 1, "epoch": epoch, "step": step}
                 rows.append(row | {key: values[k] for key, values in columns.items()})
             state.measuring[name] = state.measuring.get(name, 0.0) + time.perf_counter() - started
 
 
 def probes_for(names: Sequence[str], methods: Mapping[tuple[str, str], Method]) -> ProbeSet:
-    """Probes by name; one that cannot look at some method, by its name and its head's, is refused before anything
+    """Find probes by name; one that cannot look at some method, by its name and its head's, is refused before anything
     trains."""
     probes = {name: PROBES[name]() for name in dict.fromkeys(names)}
     for name, probe in probes.items():
@@ -87,7 +88,7 @@ def _measured(name: str, probe: Probe, snapshot: Snapshot) -> dict[str, list[Any
             raise
         reason = (str(error).splitlines() or [""])[0].rstrip(".") or type(error).__name__
         raise ProbeError(
-            f"the probe {name} failed ({type(error).__name__}: {reason}); mend it, or leave it out."
+            f"the probe {name} failed ({type(error).__name__}: {reason}); fix it, or leave it out."
         ) from error
     for key, values in columns.items():
         if key in RESERVED:
@@ -102,7 +103,7 @@ def _measured(name: str, probe: Probe, snapshot: Snapshot) -> dict[str, list[Any
 
 
 def _plain(value: Any) -> Any:
-    """As numbers, words and lists of them, fit for JSON; what is not finite is None."""
+    """Turn a value into numbers, words and lists of them, fit for JSON; what is not finite is None."""
     if isinstance(value, Tensor | np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, list | tuple):

@@ -24,18 +24,18 @@ class Document:
     lines: dict[Place, int] = field(default_factory=dict)
 
     def error(self, place: Place, text: str) -> MdcgError:
-        """The error that names file and line, where there is a file."""
+        """Make the error that names file and line, where there is a file."""
         return MdcgError(text if self.path is None else f"{self.path}, line {self.line(place)}: {text}")
 
     def line(self, place: Place) -> int:
-        """Where it stands, or what it is part of."""
+        """The line where a place stands, or what it is part of."""
         while place and place not in self.lines:
             place = place[:-1]
         return self.lines.get(place, 1)
 
 
 def key_name(key: str) -> str:
-    """A key of recipes as it is called now.
+    """The present name of a key of recipes.
 
     >>> key_name("batch-size"), key_name("rate")
     ('batch_size', 'lr')
@@ -45,12 +45,12 @@ def key_name(key: str) -> str:
 
 
 def written(keys: Mapping[str, Any]) -> Document:
-    """A document of keys given in Python or on the command line; those that are None count as left out."""
+    """Make a document of keys given in Python or on the command line; those that are None count as left out."""
     return Document({key_name(key): value for key, value in keys.items() if value is not None})
 
 
 def read_document(path: Path) -> Document:
-    """The keys of a YAML recipe. They are text, whatever YAML would make of them."""
+    """Read the keys of a YAML recipe. They are text, whatever YAML would make of them."""
     document = Document({}, path)
     try:
         loader = yaml.SafeLoader(path.read_text("utf-8"))
@@ -77,7 +77,7 @@ STRING = "tag:yaml.org,2002:str"
 
 
 def _plain(document: Document, loader: yaml.SafeLoader, node: yaml.Node, place: Place) -> Any:
-    """A node's content; notes its lines. Of two equal keys YAML itself would silently let the last one win."""
+    """The content of a node, whose lines are noted. Of two equal keys YAML itself would silently keep the last one."""
     if isinstance(node, yaml.SequenceNode):
         items = []
         for index, item in enumerate(node.value):

@@ -1,4 +1,4 @@
-"""From a recipe to the settings that it means: every combination of the values on its axes.
+"""The grid of a recipe, from its axes to the settings that it means: every combination of their values.
 
 scenario: c10-5
 seeds: 0-4
@@ -33,7 +33,7 @@ MEMORY = "memory"
 
 
 @dataclass(frozen=True)
-class Value:
+class AxisValue:
     """One value of an axis: its name, what it sets, and where that is written."""
 
     label: str
@@ -43,7 +43,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Combination:
-    """One value of each axis: the recipe that they make with the base."""
+    """A combination of one value of each axis: the recipe that they make with the base."""
 
     recipe: Recipe
     labels: Mapping[str, str]  # by axis
@@ -51,23 +51,23 @@ class Combination:
     places: Mapping[str, Place]
 
     def located(self, error: MdcgError) -> MdcgError:
-        """The same error with file and line, where it is about something that is written there."""
+        """Add file and line to an error, where it is about something that is written there."""
         place = self.places.get(error.about or "")
         return self.document.error(place, str(error)) if place else error
 
 
 @dataclass(frozen=True)
-class Cell:
+class GridCell:
     """The runs of one setting, which differ in nothing but the seed."""
 
     labels: Mapping[str, str]  # its value on each axis
     specs: Sequence[RunSpec]
 
 
-def label(cell: Cell, without: Collection[str] = ()) -> str:
-    """What tells a cell from the others of its grid: its value on every axis, numbers with what they are.
+def label(cell: GridCell, without: Collection[str] = ()) -> str:
+    """The label that tells a cell from the others of its grid: its value on every axis, numbers with what they are.
 
-    >>> label(Cell({"method": "md", "memory": "50", "set.lam": "0.1"}, []))
+    >>> label(GridCell({"method": "md", "memory": "50", "set.lam": "0.1"}, []))
     'md, memory 50, lam 0.1'
     """
     parts = []
@@ -84,7 +84,7 @@ def merged(document: Document, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def expand(document: Document, given: Mapping[str, Any] | None = None) -> list[Combination]:
-    """All combinations, the last axis changing fastest; what is `given` besides overrules the base."""
+    """Make all combinations, the last axis changing fastest; what is `given` besides overrides the base."""
     base, extra = _base(document), _given(given or {})
     axes = {name: list(_values(document, name, values)) for name, values in _axes(document).items()}
     _refuse_collisions(document, {key: _place_in_base(key) for key in base}, axes)
@@ -109,7 +109,7 @@ def expand(document: Document, given: Mapping[str, Any] | None = None) -> list[C
     return [one.combined(document) for one in found]
 
 
-def cells(combinations: Sequence[Combination], load: Callable[[Recipe], Dataset]) -> list[Cell]:
+def grid_cells(combinations: Sequence[Combination], load: Callable[[Recipe], Dataset]) -> list[GridCell]:
     """The runs of every combination; one that others mean as well (Naive has no memory) is the first one's."""
     found, seen = [], set()
     for combination in combinations:
@@ -128,24 +128,24 @@ def cells(combinations: Sequence[Combination], load: Callable[[Recipe], Dataset]
                 if (axis in settings or not axis.startswith("set."))
                 and (axis != MEMORY or METHODS[new[0].method].uses_memory)
             }
-            found.append(Cell(apply, new))
+            found.append(GridCell(apply, new))
     return found
 
 
 def choose(
     combinations: Sequence[Combination], load: Callable[[Recipe], Dataset], wanted: Mapping[str, Sequence[str]]
-) -> list[Cell]:
+) -> list[GridCell]:
     """The runs that have one of the values wanted, of each axis or setting named."""
     # By label first: datasets of what is not wanted need not be there.
     likely = [one for one in combinations if _may_be(one, wanted)]
-    return _only(cells(likely or combinations, load), wanted)
+    return _only(grid_cells(likely or combinations, load), wanted)
 
 
 def _may_be(one: Combination, wanted: Mapping[str, Sequence[str]]) -> bool:
     return all(one.labels[key] in values for key, values in wanted.items() if key in one.labels)
 
 
-def _only(found: Sequence[Cell], wanted: Mapping[str, Sequence[str]]) -> list[Cell]:
+def _only(found: Sequence[GridCell], wanted: Mapping[str, Sequence[str]]) -> list[GridCell]:
     for key, values in wanted.items():
         named = {value for cell in found for spec in cell.specs for value in _known(cell, spec, key)}
         if not named and key != MEMORY:
@@ -172,8 +172,8 @@ def _only(found: Sequence[Cell], wanted: Mapping[str, Sequence[str]]) -> list[Ce
     return kept
 
 
-def _known(cell: Cell, spec: RunSpec, key: str) -> set[str]:
-    """What a run has under a name: its label on that axis, and its own setting."""
+def _known(cell: GridCell, spec: RunSpec, key: str) -> set[str]:
+    """The values of a run under a name: its label on that axis, and its own setting."""
     settings = spec.settings()
     if key == MEMORY and not spec.memory:
         return set()
@@ -182,7 +182,7 @@ def _known(cell: Cell, spec: RunSpec, key: str) -> set[str]:
 
 
 def _base(document: Document) -> dict[str, Any]:
-    """What stands beside the axes, settings as `set.NAME`, several methods as `method`."""
+    """The keys beside the axes, settings as `set.NAME`, several methods as `method`."""
     base = {key: value for key, value in document.content.items() if key != "axes"}
     for key in base:
         if key.startswith("set."):
@@ -205,7 +205,7 @@ def _base(document: Document) -> dict[str, Any]:
 
 
 def _given(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a command line or of Python: a list counts each value once, and one of a single value is no axis."""
+    """The keys of a command line or of Python: a list counts each value once, and one of a single value is no axis."""
     found = {}
     for key, value in _base(written(keys)).items():
         once = list(dict.fromkeys(value)) if isinstance(value, list) and key not in NOT_AXES else value
@@ -214,7 +214,7 @@ def _given(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_settings(document: Document, found: Sequence[_Keys]) -> None:
-    """Refuse a setting that no method has for which it is written; to those without it, it means nothing."""
+    """Refuse a setting that none of the methods it is written for has; it means nothing to those without it."""
     methods: dict[tuple[str, Place], dict[str, list[str]]] = {}  # by setting and place: methods, and what each has
     for one in found:
         try:
@@ -233,7 +233,7 @@ def _check_settings(document: Document, found: Sequence[_Keys]) -> None:
 
 @dataclass(frozen=True)
 class _Keys:
-    """What one combination says, not yet a recipe."""
+    """The keys of one combination, not yet a recipe."""
 
     keys: Mapping[str, Any]
     places: Mapping[str, Place]
@@ -246,7 +246,7 @@ class _Keys:
         return {key.removeprefix("set."): value for key, value in self.keys.items() if key.startswith("set.")}
 
     def combined(self, document: Document) -> Combination:
-        """The recipe, with the settings that its method has."""
+        """Make the recipe, with the settings that its method has."""
         try:
             known = make_recipe(**self.plain()).settings()
             own = {name: value for name, value in self.settings().items() if name in known}
@@ -266,7 +266,7 @@ class _Keys:
 
 
 def _refuse_several(recipe: Recipe) -> None:
-    """A combination is one setting: what differs in more than the seed would be taken for the same."""
+    """Refuse a combination of more than one setting: its runs would be taken for seeds of the same."""
     several = [f"set.{key}" for key, value in recipe.set.items() if isinstance(value, list)]
     for key in ["memory"] * (len(recipe.memory) > 1) + several:
         raise MdcgError(f"'{key}' has several values here; make it an axis, as {key}: [1, 2].", about=key)
@@ -285,8 +285,8 @@ def _axes(document: Document) -> dict[str, Any]:
     return axes
 
 
-def _values(document: Document, name: str, values: Any, base: Place | None = None) -> Iterator[Value]:
-    """Of one axis, named by its key or, where its values set several keys, by any other word."""
+def _values(document: Document, name: str, values: Any, base: Place | None = None) -> Iterator[AxisValue]:
+    """The values of one axis, named by its key or, where its values set several keys, by any other word."""
     place: Place = base or ("axes", name)
     key = key_name(name)
     if key in NOT_AXES:
@@ -307,12 +307,12 @@ def _values(document: Document, name: str, values: Any, base: Place | None = Non
             raise document.error((*place, index), f"a value of '{name}' must be a number or a word, not {value!r}.")
         if value in values[:index]:
             raise document.error((*place, index), f"'{name}' has the value {value} twice; keep one.")
-        yield Value(
+        yield AxisValue(
             str(value).strip(), {key: value.strip() if isinstance(value, str) else value}, {key: (*place, index)}
         )
 
 
-def _variants(document: Document, name: str, values: Mapping[Any, Any]) -> Iterator[Value]:
+def _variants(document: Document, name: str, values: Mapping[Any, Any]) -> Iterator[AxisValue]:
     if key_name(name) in Recipe.model_fields:
         raise document.error(
             ("axes", name),
@@ -336,11 +336,11 @@ def _variants(document: Document, name: str, values: Mapping[Any, Any]) -> Itera
                 known = set(Recipe.model_fields) - NOT_AXES | {"set"}
                 raise document.error((*here, key), str(unknown("key", str(key), known)))
             flat[plain], places[plain] = value, (*here, key)
-        yield Value(str(label), flat, places)
+        yield AxisValue(str(label), flat, places)
 
 
-def _refuse_collisions(document: Document, base: Mapping[str, Place], axes: Mapping[str, list[Value]]) -> None:
-    """Where two would set one key, which of them counts would be anybody's guess."""
+def _refuse_collisions(document: Document, base: Mapping[str, Place], axes: Mapping[str, list[AxisValue]]) -> None:
+    """Refuse two that set one key: which of them counts would be anybody's guess."""
     owner: dict[str, Place] = dict(base)
     for name, values in axes.items():
         mine = {key: place for value in values for key, place in value.places.items()}

@@ -1,4 +1,4 @@
-"""Values as people write them on a command line."""
+"""The parsing of values as people write them on a command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mdcg.methods.base import Value
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Seeds as people write them.
+    """Parse seeds as people write them.
 
     >>> parse_seeds("0-2,7")
     [0, 1, 2, 7]
@@ -28,7 +28,7 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def spell_seeds(seeds: Iterable[int]) -> str:
-    """The reverse.
+    """Write seeds as people do, the reverse of `parse_seeds`.
 
     >>> spell_seeds([0, 1, 2, 7, 9, 8])
     '0-2,7-9'
@@ -43,7 +43,7 @@ def spell_seeds(seeds: Iterable[int]) -> str:
 
 
 def parse_settings(texts: list[str]) -> dict[str, Value | list[Value]]:
-    """`--set key=value` options; several values make a list.
+    """Parse `--set key=value` options; several values make a list.
 
     >>> parse_settings(["lam=1e-1,1", "flag=true", "kind=fast"])
     {'lam': [0.1, 1], 'flag': True, 'kind': 'fast'}

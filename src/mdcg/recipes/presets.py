@@ -29,7 +29,7 @@ PUBLISHED_BACKBONES = {"resnet18": "resnet18-1000"}  # in place of the protocol'
 
 @dataclass(frozen=True)
 class Defaults:
-    """What a preset sets of a method's runs where nothing else is asked for."""
+    """The defaults that a preset sets for a method's runs."""
 
     settings: Mapping[str, Value]  # fields of the method
     passes: Passes
@@ -37,7 +37,7 @@ class Defaults:
 
 
 def defaults(preset: Preset, kind: type[Method], scenario: str, memory: int, usual: int) -> Defaults:
-    """Of runs with this memory, where the scenario's protocol has `usual` epochs."""
+    """The defaults of runs with this memory, where the scenario's protocol has `usual` epochs."""
     fields = {name: field for name, field in kind.model_fields.items() if not field.is_required()}
     chosen = {name: field.get_default() for name, field in fields.items()} | kind.tuned(scenario, memory)
     if preset == "paper":
@@ -71,7 +71,7 @@ def preset_of(spec: RunSpec) -> Preset | None:
 
 
 def settings_of_preset(preset: Preset, scenario: str, method: str, memory: int, head: str) -> dict[str, object]:
-    """What a preset makes of a spec's fields in a scenario of the paper; `head` by the paper's name."""
+    """The fields of a spec that a preset sets in a scenario of the paper; `head` by the paper's name."""
     record, published = record_of(parse(scenario)[0]), preset == "published"
     protocol = record.protocol
     assert protocol is not None  # every dataset of the paper has its own
@@ -95,7 +95,7 @@ def settings_of_preset(preset: Preset, scenario: str, method: str, memory: int, 
 
 
 def _of_the_paper(scenario: str) -> bool:
-    """Whether its images are: the tasks may be others."""
+    """Whether the scenario has images of the paper: the tasks may be others."""
     return parse(scenario)[0] in _datasets_of_the_paper()
 
 

@@ -1,4 +1,4 @@
-"""Recipes: what a person asks for, and the runs it means."""
+"""The recipe: what a person asks for, and the runs it means."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mdcg.train.precision import PRECISIONS
 
 
 class Recipe(BaseModel):
-    """What a person asks for; whatever is left out follows the paper's protocol.
+    """A recipe of what a person asks for; whatever is left out follows the paper's protocol.
 
     Of methods, memory sizes and settings there may be several: `grid.expand` makes one recipe of each combination, and
     what `resolve` takes is such a recipe of one setting.
@@ -134,7 +134,7 @@ class Recipe(BaseModel):
         return value
 
     def document(self) -> Document:
-        """What it asks for, to be expanded; keys that were left out still are."""
+        """The keys of the recipe as a document to be expanded; keys that were left out still are."""
         return written({key: value for key, value in self.model_dump(exclude_unset=True).items() if value != []})
 
     def named_method(self) -> str:
@@ -150,7 +150,7 @@ class Recipe(BaseModel):
         return names[0]
 
     def settings(self) -> list[str]:
-        """Names of the settings that its method and head have."""
+        """The names of the settings that its method and head have."""
         name = self.named_method()
         return [*METHODS[name].model_fields, *HEADS[self._head(name)].settings]
 
@@ -161,7 +161,7 @@ class Recipe(BaseModel):
         return [first.model_copy(update={"seed": seed}) for seed in self.seeds]
 
     def check_names(self) -> None:
-        """All that can be said to be wrong before the dataset is loaded."""
+        """Refuse all that can be known to be wrong before the dataset is loaded."""
         name = self.named_method()
         kind, head = METHODS[name], self._head(name)
         check_settings(name, head, self.set)
@@ -184,7 +184,7 @@ class Recipe(BaseModel):
         except MdcgError as error:
             raise MdcgError(str(error), about="scenario") from error
         head, published = self._head(name), self.preset == "published"
-        usual = record.trained(dataset.shape)
+        usual = record.protocol_for(dataset.shape)
         backbone = self.backbone or (
             presets.PUBLISHED_BACKBONES.get(usual.backbone, usual.backbone) if published else usual.backbone
         )
@@ -267,7 +267,7 @@ def resolve_settings(
 
 
 def make_recipe(**keys: Any) -> Recipe:
-    """A checked recipe; keys that are None count as left out."""
+    """Make a checked recipe; keys that are None count as left out."""
     keys = {key_name(key): value for key, value in keys.items()}
     for key in keys:
         if key not in Recipe.model_fields:
@@ -295,7 +295,7 @@ def _unknown_key(key: str) -> MdcgError:
 
 
 def explain(error: ValidationError) -> str:
-    """The first complaint of a validation, as one sentence."""
+    """Turn the first complaint of a validation into one sentence."""
     first = error.errors()[0]
     where = ".".join(part for part in first["loc"] if isinstance(part, str))
     message = first["msg"].removeprefix("Value error, ").rstrip(".")

@@ -1,1 +1,1 @@
-"""Tables and pages. Knows how results look, not how they were made."""
+"""The report: tables and pages. It knows how results look, not how they were made."""

@@ -12,6 +12,8 @@ from mdcg.results.settings import Section, Setting
 
 @dataclass(frozen=True)
 class Column:
+    """A column of a results table."""
+
     title: str
     text: Callable[[Setting], str]
     value: Callable[[Setting], float | str | None]  # to sort by
@@ -19,7 +21,7 @@ class Column:
 
 
 def columns(section: Section) -> list[Column]:
-    """All of them, or without the paper's where it has no number for any setting."""
+    """The columns of a section, without the paper's where it has no number for any setting."""
     compared = any(setting.paper for setting in section.settings)
     return [column for column in COLUMNS if compared or not column.of_paper]
 

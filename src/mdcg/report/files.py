@@ -1,4 +1,4 @@
-"""Results as files that other programs read: Markdown, LaTeX, CSV."""
+"""The files that other programs read: Markdown, LaTeX, CSV."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SPEC = (
 
 
 def markdown(sections: Sequence[Section]) -> str:
-    """A table for each section; the best of each memory size is bold, the second best in italics."""
+    """Write a table for each section; the best of each memory size is bold, the second best in italics."""
     return "\n".join(_markdown_section(section) for section in sections)
 
 
@@ -59,7 +59,8 @@ def _markdown_section(section: Section) -> str:
 
 
 def _markdown_text(text: str) -> str:
-    """
+    """Escape a text for Markdown.
+
     >>> print(_markdown_text("a|b_c <i>"))
     a\\|b\\_c \\<i\\>
     """
@@ -67,7 +68,7 @@ def _markdown_text(text: str) -> str:
 
 
 def latex(sections: Sequence[Section]) -> str:
-    """A table for each section, laid out as the paper's: a line for each method, ACC and BWT of each memory size.
+    """Write a table for each section, laid out as the paper's: a line for each method, ACC and BWT of each memory size.
 
     BWT is that at the end, which is what the paper's tables print.
     """
@@ -115,7 +116,8 @@ def _latex_number(mean: float, std: float) -> str:
 
 
 def latex_text(text: str) -> str:
-    r"""
+    r"""Escape a text for LaTeX.
+
     >>> print(latex_text("50% of my_set"))
     50\% of my\_set
     """
@@ -123,7 +125,7 @@ def latex_text(text: str) -> str:
 
 
 def csv_table(sections: Sequence[Section]) -> str:
-    """One line per setting: plain numbers, empty where there is none."""
+    """Write one line per setting: plain numbers, empty where there is none."""
     text = io.StringIO()
     rows = [_csv_row(setting) for section in sections for setting in section.settings]
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")

@@ -1,4 +1,4 @@
-"""Why cells of the paper's tables differ from ours: `notes.yaml`, a list of entries such as
+"""The notes on why cells of the paper's tables differ from ours: `notes.yaml`, a list of entries such as
 
 - {table: 1, scenario: c10-5, method: replay, memory: 2000, says: The paper prints one number twice.}
 
@@ -40,7 +40,7 @@ class Note(BaseModel):
         return value if isinstance(value, list) else [value]
 
     def cells(self) -> list[paper.Cell]:
-        """Those that it is about, of cells with a deviation: others cannot be told to differ."""
+        """The cells that it is about, of those with a deviation: others cannot be told to differ."""
         named = (self.table, self.scenario, self.method)
         own = {
             cell.memory: cell
@@ -48,7 +48,7 @@ class Note(BaseModel):
             if (cell.table, cell.scenario, cell.method) == named and cell.acc_std is not None
         }
         if not own or not set(own).issuperset(self.memory):
-            sizes = f" with memory {listed(self.memory)}" if self.memory else ""
+            sizes = f" with memory {sizes_in_words(self.memory)}" if self.memory else ""
             raise MdcgError(
                 f"Table {self.table} of the paper has no ± for {self.method} on {self.scenario}{sizes}; name cells "
                 "that it has."
@@ -57,7 +57,7 @@ class Note(BaseModel):
 
 
 def read_notes(path: Path) -> Noted:
-    """What each entry says of each cell; nothing where there is no such file."""
+    """Read what each entry says of each cell; nothing where there is no such file."""
     try:
         entries = yaml.safe_load(path.read_text("utf-8")) if path.exists() else []
     except OSError as error:
@@ -80,9 +80,10 @@ def read_notes(path: Path) -> Noted:
     return noted
 
 
-def listed(sizes: Sequence[int]) -> str:
-    """
-    >>> listed([200, 500, 1000]), listed([2000])
+def sizes_in_words(sizes: Sequence[int]) -> str:
+    """Write memory sizes as words.
+
+    >>> sizes_in_words([200, 500, 1000]), sizes_in_words([2000])
     ('200, 500 and 1,000', '2,000')
     """
     *first, last = [f"{size:,}" for size in sizes] or [""]

@@ -14,7 +14,7 @@ from mdcg.files import write_atomic
 from mdcg.methods import METHODS
 from mdcg.methods.base import Preset
 from mdcg.recipes.presets import PRESETS, preset_of, settings_of_preset
-from mdcg.report.notes import Noted, listed, read_notes
+from mdcg.report.notes import Noted, read_notes, sizes_in_words
 from mdcg.report.terminal import spread
 from mdcg.results.settings import Setting, gather
 from mdcg.results.statistics import ALPHA, holm
@@ -46,7 +46,7 @@ class Compared:
 
     @property
     def presets(self) -> tuple[Preset, ...]:
-        """Those that mean different runs."""
+        """The presets that mean different runs."""
         cell, head = self.cell, self.cell.head or METHODS[self.cell.method].head
         first, second = (
             settings_of_preset(preset, cell.scenario, cell.method, cell.memory, head) for preset in PRESETS
@@ -86,7 +86,7 @@ def reproduction(runs: Iterable[FinishedRun], noted: Noted) -> str:
 
 
 def compared(runs: Iterable[FinishedRun]) -> list[Compared]:
-    """Every cell of each table, in the paper's order; Table 2's where there are runs of any."""
+    """Compare every cell of each table, in the paper's order; Table 2's where there are runs of any."""
     found: dict[tuple[str, str, int, str, Preset], list[Setting]] = {}
     for setting in (setting for section in gather(runs) for setting in section.settings):
         cell, preset = setting.paper, preset_of(setting.spec)
@@ -114,13 +114,13 @@ def compared(runs: Iterable[FinishedRun]) -> list[Compared]:
 
 
 def _weight(setting: Setting) -> tuple[int, bool, str]:
-    """Seeds, then bf16, then a fixed order: never what came of the runs."""
+    """The rank of a setting: by seeds, then bf16, then a fixed order, and never by what came of the runs."""
     spec = setting.spec
     return len(setting.runs), spec.precision == "bf16", spec.model_copy(update={"seed": 0}).digest()
 
 
 def _corrected(ours: Mapping[paper.Cell, Mapping[Preset, Setting]], preset: Preset) -> dict[paper.Cell, float]:
-    """p of one table's cells where there is one. A table without deviations has none, whatever others print."""
+    """The p of one table's cells where there is one. A table without deviations has none, whatever others print."""
     found = {cell: own[preset].p for cell, own in ours.items() if preset in own and cell.acc_std is not None}
     known = {cell: p for cell, p in found.items() if p is not None}
     return dict(zip(known, holm(list(known.values())), strict=True))
@@ -172,7 +172,7 @@ def _p(p: float) -> str:
 
 
 def _differing(tables: Sequence[Compared], noted: Noted) -> str:
-    """A line for each method of a table; sizes that have the same explanation share it."""
+    """Write a line for each method of a table; sizes that have the same explanation share it."""
     alike: dict[tuple[str, str, Preset, str], list[Compared]] = {}
     for title, cells in _by_scenario(tables):
         for one in cells:
@@ -182,13 +182,13 @@ def _differing(tables: Sequence[Compared], noted: Noted) -> str:
     lines = []
     for (title, row, preset, says), cells in alike.items():
         gaps = ", ".join(f"{one.ours[preset].difference:+.1f}" for one in cells)
-        sizes = listed([one.cell.memory for one in cells if one.cell.memory])
+        sizes = sizes_in_words([one.cell.memory for one in cells if one.cell.memory])
         lines.append(f"- {title}, {row}{f', memory {sizes}' if sizes else ''}{_of(preset)} ({gaps}): {says}\n")
     return "".join(lines)
 
 
 def _missing(tables: Sequence[Compared]) -> str:
-    """A line for each table and preset with too few seeds."""
+    """Write a line for each table and preset with too few seeds."""
     lines = []
     for title, cells in _by_scenario(tables):
         for preset in PRESETS:
@@ -201,7 +201,8 @@ def _missing(tables: Sequence[Compared]) -> str:
 
 
 def _too_few(cells: Sequence[Compared], preset: Preset) -> str:
-    """
+    """Name the cells with too few seeds.
+
     >>> _too_few([Compared(cell, {}, {}) for cell in paper.cells() if cell.row == "GEM"][:4], "paper")
     'GEM 200 to 2,000 (0 of 5)'
     """
@@ -218,11 +219,11 @@ def _too_few(cells: Sequence[Compared], preset: Preset) -> str:
 
 
 def _range(sizes: Sequence[int], known: Sequence[int]) -> str:
-    """Three or more that follow each other as "200 to 1,000"; nothing for a method without a memory."""
+    """Write three or more sizes that follow each other as "200 to 1,000"; nothing for a method without a memory."""
     first = known.index(sizes[0])
     if len(sizes) > 2 and list(sizes) == known[first : first + len(sizes)]:
         return f"{sizes[0]:,} to {sizes[-1]:,}"
-    return listed([size for size in sizes if size])
+    return sizes_in_words([size for size in sizes if size])
 
 
 def _of(preset: Preset) -> str:

@@ -1,4 +1,4 @@
-"""A searched grid for the terminal: a heat map where it has two axes, else a table."""
+"""The tables of a searched grid for the terminal: a heat map where it has two axes, else a list."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from mdcg.execute.search import Found
+from mdcg.execute.search import SearchResult
 from mdcg.methods.base import Value
 from mdcg.report.terminal import shade
 
 
-def grid_table(found: Found) -> Table:
-    """ACC in percent; the best point is bold, and marked with *."""
+def grid_table(found: SearchResult) -> Table:
+    """Make the table of ACC in percent; the best point is bold, and marked with *."""
     return _heat_map(found) if len(found.axes) == 2 else _list(found)
 
 
-def _list(found: Found) -> Table:
+def _list(found: SearchResult) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
     for key in found.axes:
         table.add_column(key, justify="right")
@@ -30,7 +30,7 @@ def _list(found: Found) -> Table:
     return table
 
 
-def _heat_map(found: Found) -> Table:
+def _heat_map(found: SearchResult) -> Table:
     (down, rows), (across, columns) = found.axes.items()
     table = Table(box=None, padding=(0, 0), pad_edge=False)
     table.add_column(f"{down} ↓ {across} → ", justify="right")
@@ -41,7 +41,7 @@ def _heat_map(found: Found) -> Table:
     return table
 
 
-def _cell(found: Found, point: tuple[Value, ...]) -> Text:
+def _cell(found: SearchResult, point: tuple[Value, ...]) -> Text:
     value = found.scores.get(point, math.nan)
     if math.isnan(value):
         return Text("·", style="dim", justify="center")
@@ -57,16 +57,16 @@ def text_of(value: Value) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def verdict(found: Found) -> str:
-    """The choice in words."""
+def verdict(found: SearchResult) -> str:
+    """Say in words what was chosen."""
     best = ", ".join(f"{key} {text_of(value)}" for key, value in found.best.items())
     margin = "" if math.isnan(found.margin) else f", {found.margin:.1f} above the second"
     memory = f"memory {found.memory}: " if found.memory else ""
     return f"{memory}{best}, ACC {found.scores[found.ranked[0]]:.1f}{margin}"
 
 
-def at_an_end(found: Found) -> list[str]:
-    """Settings whose best value is the least or the greatest tried: a better one may lie beyond."""
+def at_an_end(found: SearchResult) -> list[str]:
+    """The settings whose best value is the least or the greatest tried: a better one may lie beyond."""
     ends: list[str] = []
     for key, values in found.axes.items():
         numbers: Sequence[float] = [value for value in values if isinstance(value, float)]

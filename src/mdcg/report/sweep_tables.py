@@ -1,4 +1,4 @@
-"""A sweep as tables for the terminal: what it would do, and what it gave, beside the paper's numbers."""
+"""The tables of a sweep for the terminal: what it would do, and what it gave, beside the paper's numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mdcg.train.display import duration
 
 
 def plan_table(planned: Plan) -> Table:
-    """One line for each kind of group that would train: method, head and scenario."""
+    """Make one line for each kind of group that would train: method, head and scenario."""
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("groups", justify="right")
     table.add_column("runs", justify="right")
@@ -49,7 +49,8 @@ def plan_table(planned: Plan) -> Table:
 
 
 def _several(numbers: Sequence[int]) -> str:
-    """
+    """Write whole numbers, three or more in a row as a range.
+
     >>> _several([0, 1, 2, 3, 7]), _several([200, 500]), _several([])
     ('0-3, 7', '200, 500', '–')
     """
@@ -60,7 +61,7 @@ def _several(numbers: Sequence[int]) -> str:
 
 
 def sweep_table(sweep: Sweep, settings: Sequence[Setting], console: Console) -> Table:
-    """A line for each setting, a column for each memory size; below each result the paper's.
+    """Make a line for each setting, a column for each memory size; below each result the paper's.
 
     BWT is that at the end, which is what the paper's tables print.
     """
@@ -101,7 +102,7 @@ def _after(bwt: float, with_bwt: bool) -> str:
 
 
 def caption(settings: Sequence[Setting]) -> str:
-    """What the numbers of a sweep's table are."""
+    """Say what the numbers of a sweep's table are."""
     counts = sorted({len(setting.runs) for setting in settings})
     if not counts:
         return "No run is finished."
@@ -112,7 +113,7 @@ def caption(settings: Sequence[Setting]) -> str:
 
 
 def sweep_json(sweep: Sweep, gathered: Sequence[Setting], undone: Undone) -> dict[str, Any]:
-    """A sweep for other programs: its settings with their runs, and what is not finished."""
+    """The sweep for other programs: its settings with their runs, and what is not finished."""
     found = {tuple(setting.labels.items()): setting.records for setting in gathered}
     settings = []
     for cell in sweep.cells:
@@ -123,7 +124,7 @@ def sweep_json(sweep: Sweep, gathered: Sequence[Setting], undone: Undone) -> dic
 
 
 def plan_json(planned: Plan) -> dict[str, Any]:
-    """A plan for other programs."""
+    """The plan for other programs."""
     groups = [{"runs": [spec.name for spec in job.specs], "seconds": job.seconds} for job in planned.jobs]
     finished = [spec.name for spec in planned.finished]
     return {"groups": groups, "measured": planned.measured, "finished": finished, "failed": dict(planned.failed)}

@@ -1,4 +1,4 @@
-"""Results as tables for the terminal."""
+"""The tables of results for the terminal."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ COLUMNS = {"ACC": "ACC ↑", "BWT": "BWT", "BWT_final": "BWT-final", "forgetting
 
 
 def shade(value: float) -> tuple[int, int, int]:
-    """A colour for an accuracy in percent: from pale to deep blue, in even steps of lightness."""
+    """The colour for an accuracy in percent: from pale to deep blue, in even steps of lightness."""
     low, high = np.array([235, 242, 250]), np.array([8, 64, 129])
     red, green, blue = (low + (high - low) * min(max(value, 0), 100) / 100).astype(int).tolist()
     return red, green, blue
 
 
 def spread(mean: float, std: float) -> str:
-    """Mean ± standard deviation, without the latter where there is only one run.
+    """Write mean ± standard deviation, without the latter where there is only one run.
 
     >>> spread(61.44, 1.92)
     '61.4 ± 1.9'
@@ -43,7 +43,7 @@ def spread(mean: float, std: float) -> str:
 def comparison(
     settings: Sequence[Setting], title: str, console: Console, first: str = "method", ranked: bool = True
 ) -> Table:
-    """One line per method or setting, best first unless the order is to stay; `first` heads their column."""
+    """Make a table, a line per method or setting, best first unless the order is to stay; `first` heads that column."""
     ordered = sorted(settings, key=lambda setting: -setting.stats["ACC"].mean) if ranked else list(settings)
     whole = _comparison(ordered, title, list(COLUMNS), first)
     if console.measure(whole, options=console.options.update(width=10_000)).maximum <= console.width:
@@ -73,8 +73,8 @@ def _runs(settings: Sequence[Setting]) -> str:
     return f"percent, mean ± sample std over {count} seeds" if count > 1 else "percent, one seed"
 
 
-def accuracy_matrix(R: Matrix, width: int) -> RenderableType:
-    """R as a coloured matrix: row i after learning task i, column j accuracy on task j.
+def coloured_matrix(R: Matrix, width: int) -> RenderableType:
+    """Show R as a coloured matrix: row i after learning task i, column j accuracy on task j.
 
     What is too wide for the terminal goes on below, a block of tasks at a time.
     """
@@ -102,7 +102,7 @@ def _cell(value: float) -> Text:
 
 
 def run_panel(record: Record, folder: str, width: int) -> RenderableType:
-    """Everything about one run, for `mdcg show`."""
+    """Show everything about one run, for `mdcg show`."""
     metrics = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for name, label in COLUMNS.items():
         metrics.add_row(label, spread(record.metrics[name], math.nan))
@@ -112,7 +112,7 @@ def run_panel(record: Record, folder: str, width: int) -> RenderableType:
     parts: list[RenderableType] = [
         Text(folder, style="bold"),
         Text("accuracy in percent on task"),
-        accuracy_matrix(record.R, width),
+        coloured_matrix(record.R, width),
         metrics,
         *_classes(record),
         settings,
@@ -122,7 +122,7 @@ def run_panel(record: Record, folder: str, width: int) -> RenderableType:
 
 
 def _classes(record: Record) -> list[RenderableType]:
-    """Nothing where only tasks were counted."""
+    """The table of final accuracies of each class; none where only tasks were counted."""
     accuracy = record.class_accuracy
     if accuracy is None:
         return []
@@ -139,7 +139,7 @@ def _classes(record: Record) -> list[RenderableType]:
 
 
 def settings_of(record: Record) -> Sequence[tuple[str, str]]:
-    """Settings, time and place of a run, as plain text."""
+    """The settings, time and place of a run, as plain text."""
     recipe = record.spec.as_recipe()
     recipe["set"] = ", ".join(f"{key}={value}" for key, value in recipe["set"].items())
     rows = [(key, str(value)) for key, value in recipe.items() if value not in (None, "")]

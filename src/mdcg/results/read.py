@@ -1,4 +1,4 @@
-"""Finished runs on disk, however deep below a folder."""
+"""The finished runs on disk, however deep below a folder."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from mdcg.scenario import parse
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundRuns:
+    """The finished runs below a folder, and how many results were left out."""
+
     runs: list[FinishedRun]
     unreadable: int  # results that are damaged or foreign, folders that may not be read
     copies: int  # results of runs that were found elsewhere too
 
 
-def find_runs(root: Path) -> Found:
-    """Every finished run below `root`. A copy of a run is no second run: of equal specs only the newest counts.
+def find_runs(root: Path) -> FoundRuns:
+    """Find every finished run below `root`. A copy of a run is no second run: of equal specs only the newest counts.
 
     A run of an archive is no copy of one in a folder: the store has left it out.
     """
@@ -42,7 +44,7 @@ def find_runs(root: Path) -> Found:
         damaged = f" ({unreadable} could not be read)" if unreadable else ""
         raise MdcgError(f"there is no finished run in {root}{damaged}; train some with 'mdcg run' or 'mdcg compare'.")
     newest = distinct(runs)
-    return Found(newest, unreadable, len(runs) - len(newest))
+    return FoundRuns(newest, unreadable, len(runs) - len(newest))
 
 
 def distinct(runs: Iterable[FinishedRun]) -> list[FinishedRun]:

@@ -1,4 +1,4 @@
-"""From runs to settings: what differs in nothing but the seed belongs together, and nothing else does."""
+"""The settings that runs belong to: those that differ in nothing but the seed, and no others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mdcg.results.statistics import ALPHA, Spread, welch
 from mdcg.runs.finished import FinishedRun
 from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
-from mdcg.scenario import listed
+from mdcg.scenario import scenario_names
 
 #: Named in other ways than by "field value", or no difference between settings of one section.
 ELSEWHERE = {"scenario", "fingerprint", "hold_out", "method", "memory", "head", "hyperparameters", "head_settings"}
@@ -32,7 +32,7 @@ FACTS = tuple(field for field in RunSpec.model_fields if field not in {*ELSEWHER
 
 @dataclass(frozen=True)
 class Setting:
-    """Runs that differ in nothing but the seed."""
+    """The runs of one setting, which differ in nothing but the seed."""
 
     runs: tuple[FinishedRun, ...]
     name: str  # tells them from others of the same memory and section
@@ -41,7 +41,7 @@ class Setting:
 
     @property
     def spec(self) -> RunSpec:
-        """That of the first seed."""
+        """The spec of the first seed."""
         return self.runs[0].spec
 
     @property
@@ -50,23 +50,24 @@ class Setting:
 
     @cached_property
     def matrices(self) -> Matrix:
-        """R of every run: (runs, tasks, tasks)."""
+        """The matrix R of every run: (runs, tasks, tasks)."""
         return np.stack([run.record.R for run in self.runs])
 
     @cached_property
     def stats(self) -> dict[str, Spread]:
-        """Of ACC, BWT, BWT_final, forgetting and seconds."""
+        """The mean and deviation of ACC, BWT, BWT_final, forgetting and seconds."""
         rows = [metrics.summary(R) for R in self.matrices]
         found = {name: Spread.of([row[name] for row in rows]) for name in rows[0]}
         return found | {"seconds": Spread.of([run.record.seconds for run in self.runs])}
 
     @cached_property
     def paper(self) -> paper.Cell | None:
+        """The paper's cell for this setting, if it has one."""
         return paper_cell(self.spec)
 
     @property
     def difference(self) -> float:
-        """ACC less the paper's, NaN where it has none."""
+        """The ACC less the paper's, NaN where it has none."""
         return self.stats["ACC"].mean - self.paper.acc if self.paper else math.nan
 
     @property
@@ -91,7 +92,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Section:
-    """Settings whose accuracies may be compared: of the same images, in the same tasks. Best first."""
+    """A section of settings whose accuracies may be compared: of the same images, in the same tasks. Best first."""
 
     title: str
     shared: str  # how most of them were trained; a setting that was not says so in its name
@@ -99,11 +100,12 @@ class Section:
 
     @cached_property
     def marks(self) -> dict[int, str]:
+        """The marks of the best settings, see `marks`."""
         return marks(self.settings)
 
 
 def marks(settings: Sequence[Setting]) -> dict[int, str]:
-    """ "best" and "second" of each memory size, by place; as printed, so that equal numbers are marked alike.
+    """Mark "best" and "second" of each memory size, by place; as printed, so that equal numbers are marked alike.
 
     The best of one is no news, nor is the second of two. Only what was evaluated on the same images is compared.
     """
@@ -123,7 +125,7 @@ def marks(settings: Sequence[Setting]) -> dict[int, str]:
 
 
 def paper_cell(spec: RunSpec) -> paper.Cell | None:
-    """What the paper prints for runs like this one. The preset `published` is another reading of the same paper."""
+    """The paper's cell for runs like this one. The preset `published` is another reading of the same paper."""
     if preset_of(spec) is None:
         return None
     head = papers_head(spec)
@@ -131,7 +133,7 @@ def paper_cell(spec: RunSpec) -> paper.Cell | None:
 
 
 def alike(runs: Iterable[FinishedRun], besides: Collection[str] = ("seed",)) -> list[list[FinishedRun]]:
-    """The runs in parts that agree in every setting but these (`seed`, `memory`, or one of method or head)."""
+    """Split runs into parts that agree in every setting but these (`seed`, `memory`, or one of method or head)."""
     parts: dict[tuple[object, ...], list[FinishedRun]] = {}
     for run in runs:
         known = run.spec.settings().items()
@@ -141,7 +143,7 @@ def alike(runs: Iterable[FinishedRun], besides: Collection[str] = ("seed",)) -> 
 
 
 def of_sweep(sweep: Sweep) -> list[Setting]:
-    """A sweep's settings, named as its grid names them; of a cell without finished runs there is none."""
+    """The settings of a sweep, named as its grid names them; of a cell without finished runs there is none."""
     store, found = sweep.context.store, []
     for cell in sweep.cells:
         records = [record for spec in cell.specs if (record := store.finished(spec)) is not None]
@@ -152,7 +154,7 @@ def of_sweep(sweep: Sweep) -> list[Setting]:
 
 
 def gather(runs: Iterable[FinishedRun]) -> list[Section]:
-    """Settings by what they were evaluated on, best first; each is named by what tells it from the others."""
+    """Gather settings by what they were evaluated on, best first; each is named by what tells it from the others."""
     groups = alike(sorted(runs, key=lambda run: run.spec.seed))
     by_images: dict[tuple[str, float, str], list[list[FinishedRun]]] = {}
     for group in groups:
@@ -168,7 +170,7 @@ def gather(runs: Iterable[FinishedRun]) -> list[Section]:
 
 
 def _usual_order(key: tuple[str, float, str]) -> tuple[int, str, float, str]:
-    usual = listed()
+    usual = scenario_names()
     return usual.index(key[0]) if key[0] in usual else len(usual), *key
 
 
@@ -207,7 +209,7 @@ def _section(title: str, groups: list[list[FinishedRun]]) -> Section:
 
 
 def _facts(run: FinishedRun) -> dict[str, str]:
-    """How a run was trained, method and memory apart, as text."""
+    """The settings of a run, method and memory apart, as text."""
     return {field: _text(getattr(run.spec, field)) for field in FACTS} | {"tasks": "+".join(map(str, run.record.sizes))}
 
 
@@ -222,7 +224,7 @@ def _shared(usual: dict[str, str], exceptions: bool) -> str:
 
 
 def _implied(spec: RunSpec) -> Mapping[str, object]:
-    """What need not be said of a run that is said to be `published`."""
+    """The settings that need not be named of a run that is said to be `published`."""
     if preset_of(spec) != "published":
         return {}
     return settings_of_preset("published", spec.scenario, spec.method, spec.memory, papers_head(spec))
@@ -235,7 +237,7 @@ def _head(spec: RunSpec) -> list[str]:
 
 
 def _chosen(specs: Sequence[RunSpec]) -> list[list[str]]:
-    """Of each spec the hyperparameters that tell it from others of its method and head.
+    """The hyperparameters that tell each spec from others of its method and head.
 
     A value that is the method's own choice for a memory size tells nothing, though it may differ from size to size:
     such settings are one line of a chart. Any other value is named. Those of the preset `published` have its name
@@ -265,7 +267,7 @@ def _chosen(specs: Sequence[RunSpec]) -> list[list[str]]:
 
 
 def _own_choice(spec: RunSpec) -> dict[str, object]:
-    """The settings of a run for which none was asked for."""
+    """The default settings of a run: those it has where none was asked for."""
     found: dict[str, object] = {}
     if spec.method in METHODS.names():
         kind = METHODS[spec.method]

@@ -1,4 +1,4 @@
-"""Means with their spread, and how much a difference between two of them is worth."""
+"""The means with their spread, and how much a difference between two of them is worth."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
+        """The spread of some values."""
         return cls(len(values), *metrics.mean_std(values))
 
 

@@ -1,4 +1,4 @@
-"""Archives: many finished runs in one file, one per line, to keep in git or to pass on.
+"""The archives: many finished runs in one file, one per line, to keep in git or to pass on.
 
 A line is a record as JSON, short: without the images in memory, the history by columns. The model and what probes
 measured are in a run's own folder only.
@@ -36,7 +36,7 @@ class Archive:
 
 
 def write_archive(path: Path, records: Iterable[Record]) -> None:
-    """One line for each, in order of names: a run that is added or changed is one line of a diff.
+    """Write one line for each run, in order of names: a run that is added or changed is one line of a diff.
 
     An archive that is there gives way only to one that has all of its runs: it may be the only place where they are.
     """
@@ -52,7 +52,7 @@ def write_archive(path: Path, records: Iterable[Record]) -> None:
 
 
 def read_archive(path: Path) -> Archive:
-    """All runs of a file; one of another program has none. It is read again only when it has changed."""
+    """Read all runs of a file; one of another program has none. It is read again only when it has changed."""
     try:
         about = path.stat()
         return _read(path, about.st_mtime_ns, about.st_size)
@@ -62,7 +62,7 @@ def read_archive(path: Path) -> Archive:
 
 @lru_cache(maxsize=256)
 def _read(path: Path, changed: int, size: int) -> Archive:
-    """`changed` and `size` tell one state of the file from another."""
+    """Read an archive, cached as long as `changed` and `size` tell that the file is the same."""
     records, unreadable, newer = list[Record](), list[str](), None
     with path.open("rb") as file:
         beginning = file.read(LOOK)
@@ -83,7 +83,7 @@ def _read(path: Path, changed: int, size: int) -> Archive:
 
 
 def _line(record: Record) -> str:
-    """What a reader looks for comes first; `computed` is for other programs."""
+    """Write a record as one line: what a reader looks for comes first; `computed` is for other programs."""
     content = {
         **record.model_dump(exclude={"memory", "history", "seconds", "members", "environment"}),
         **record.computed(),
@@ -94,7 +94,7 @@ def _line(record: Record) -> str:
 
 
 def _by_columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """A column for each key of any row, null where a row has none.
+    """Turn rows into a column for each key of any row, null where a row has none.
 
     >>> _by_columns([{"epoch": 1, "loss": 0.12345678}, {"epoch": 2, "loss": 0.1, "accuracy": [90.0]}])
     {'epoch': [1, 2], 'loss': [0.123457, 0.1], 'accuracy': [None, [90.0]]}
@@ -103,7 +103,7 @@ def _by_columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _by_rows(content: dict[str, Any]) -> dict[str, Any]:
-    """The content of a line as that of a result."""
+    """Turn the content of a line into that of a result."""
     columns = content["history"]
     rows = [
         {key: value for key, value in zip(columns, values, strict=True) if value is not None}
@@ -113,7 +113,7 @@ def _by_rows(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _short(value: Any) -> Any:
-    """A number, or each of a list, as short as can be told apart; none where it is not finite."""
+    """Shorten a number, or each of a list, to the digits that count; null where it is not finite."""
     if isinstance(value, list):
         return [_short(one) for one in value]
     if isinstance(value, float):

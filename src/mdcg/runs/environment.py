@@ -1,4 +1,4 @@
-"""Where a run was computed: versions, machine, source and memory, as its result keeps them."""
+"""The environment in which a run was computed: versions, machine, source and memory, as its result keeps them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 import mdcg
 from mdcg.train.precision import Compute
 
-PATIENCE = 5  # seconds that git may take
+TIMEOUT = 5  # seconds that git may take
 
 
 class _Part(BaseModel):
@@ -26,6 +26,8 @@ class _Part(BaseModel):
 
 
 class Versions(_Part):
+    """The versions of mdcg and of what it runs on."""
+
     mdcg: str | None = None
     torch: str | None = None
     numpy: str | None = None
@@ -33,7 +35,7 @@ class Versions(_Part):
 
 
 class Hardware(_Part):
-    """Memory in bytes. Without a `gpu` the run was computed on the CPU."""
+    """The machine of a run, memory in bytes. Without a `gpu` the run was computed on the CPU."""
 
     cpu: str | None = None
     cores: int | None = None
@@ -43,7 +45,7 @@ class Hardware(_Part):
     gpu_memory: int | None = None
 
 
-class Source(_Part):
+class GitRevision(_Part):
     """The git revision that mdcg ran from; a package that is installed has none."""
 
     revision: str
@@ -51,19 +53,19 @@ class Source(_Part):
 
 
 class Environment(_Part):
-    """What an older version did not note is None."""
+    """The environment of a run; what an older version did not note is None."""
 
     versions: Versions = Versions()
     platform: str | None = None
     hardware: Hardware = Hardware()
-    source: Source | None = None
+    source: GitRevision | None = None
     precision: str | None = None
     peak_memory: int | None = None  # bytes of the GPU, or of the process on a CPU, up to the end of the run
     finished: str | None = None  # UTC, ISO 8601
 
     @property
     def device(self) -> str | None:
-        """What computed, as a reader would name it."""
+        """The name of the device, as a reader would say it."""
         hardware = self.hardware
         if hardware.gpu is not None:
             return hardware.gpu
@@ -74,7 +76,7 @@ class Environment(_Part):
         )
 
     def items(self) -> Iterator[tuple[str, str]]:
-        """A line for each thing that is known, for tables."""
+        """The lines of a table, one for each thing that is known."""
         hardware, source = self.hardware, self.source
         size = f", {_size(hardware.gpu_memory)}" if hardware.gpu_memory else ""
         cpu = [hardware.cpu, hardware.cores and f"{hardware.cores} cores", hardware.ram and _size(hardware.ram)]
@@ -92,14 +94,14 @@ class Environment(_Part):
 
 
 def environment(compute: Compute, threads: int | None = None) -> Environment:
-    """Of this process, now that a run is finished, which took so many threads if not all."""
+    """The environment of this process, now that a run is finished, which took so many threads if not all."""
     return Environment(
         versions=Versions(
             mdcg=mdcg.__version__, torch=torch.__version__, numpy=np.__version__, python=platform.python_version()
         ),
         platform=platform.platform(),
         hardware=_hardware(compute.device, threads or torch.get_num_threads()),
-        source=source(),
+        source=own_revision(),
         precision=compute.precision,
         peak_memory=_peak_memory(compute.device),
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -111,21 +113,21 @@ def gpu_name(compute: Compute) -> str | None:
 
 
 @cache
-def source() -> Source | None:
+def own_revision() -> GitRevision | None:
     """The revision of the files that mdcg was loaded from, asked for once: they may be edited while runs train."""
     return revision_of(Path(mdcg.__file__).parent)
 
 
-def revision_of(folder: Path) -> Source | None:
+def revision_of(folder: Path) -> GitRevision | None:
     """The revision of a package's folder; None where git does not know its files, or is not there."""
     tracked = _git(folder, "ls-files", "--error-unmatch", "__init__.py")  # a .venv inside a checkout is not
     revision = tracked and _git(folder, "rev-parse", "HEAD")
     changes = _git(folder, "status", "--porcelain", "--", ".")
-    return Source(revision=revision, uncommitted=bool(changes)) if revision and changes is not None else None
+    return GitRevision(revision=revision, uncommitted=bool(changes)) if revision and changes is not None else None
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    """What git answers, in its own words; None where it cannot."""
+    """Ask git, and return its answer as it is; None where it cannot tell."""
     # Variables of a hook that calls us would point git elsewhere; and it is not to lock what others use.
     variables = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     try:
@@ -133,7 +135,7 @@ def _git(folder: Path, *words: str) -> str | None:
             ["git", "-C", str(folder), *words],
             env=variables | {"GIT_OPTIONAL_LOCKS": "0"},
             capture_output=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
             check=True,
         )
     except (OSError, subprocess.SubprocessError):
@@ -178,7 +180,8 @@ def _peak_memory(device: torch.device) -> int | None:
 
 
 def _size(count: int) -> str:
-    """
+    """Write a number of bytes for readers.
+
     >>> _size(3_435_973_836)
     '3.2 GiB'
     """

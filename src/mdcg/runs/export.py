@@ -1,4 +1,4 @@
-"""Runs in a file: as a table, in CSV or, where pyarrow is installed, Parquet; or as an archive."""
+"""The export of runs to a file: a table in CSV or, where pyarrow is installed, Parquet; or an archive."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from mdcg.extras import extra
 from mdcg.files import atomic_file
 from mdcg.runs.archive import SUFFIX, write_archive
 from mdcg.runs.environment import Versions
-from mdcg.runs.query import Row
+from mdcg.runs.query import RunRow
 from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
 
-Named = tuple[str, Record]  # a run, and what it is called where it was found
+NamedRecord = tuple[str, Record]  # a run, and what it is called where it was found
 SETTING = "set."  # what the name of a method's or head's setting begins with
 BIGGEST = 2**53  # integers up to here are exact in every column of numbers
 
 
 def row_of(name: str, record: Record) -> dict[str, Any]:
-    """All that is worth comparing of a run. What is not known or was not evaluated is None."""
+    """The row of a run, with all that is worth comparing. What is not known or was not evaluated is None."""
     described = record.as_json()
     around = record.environment
     return {
@@ -42,7 +42,7 @@ def row_of(name: str, record: Record) -> dict[str, Any]:
 
 
 def _kinds() -> dict[str, type]:
-    """What the columns that every run has hold."""
+    """The types of the columns that every run has."""
     own = {name: _kind(field.annotation) for name, field in RunSpec.model_fields.items()}
     spec = {name: kind for name, kind in own.items() if kind is not dict}
     texts = dict.fromkeys([*Versions.model_fields, "device", "finished"], str)
@@ -51,7 +51,8 @@ def _kinds() -> dict[str, type]:
 
 
 def _kind(annotation: Any) -> type:
-    """
+    """The type of a column's values, from the annotation of its field.
+
     >>> _kind(int | None), _kind(Literal["a", "b"]), _kind(dict[str, float])
     (<class 'int'>, <class 'str'>, <class 'dict'>)
     """
@@ -66,16 +67,16 @@ def _kind(annotation: Any) -> type:
 KINDS = _kinds()
 
 
-def columns(rows: Sequence[Row]) -> list[str]:
-    """Of all rows: first what every run has, with settings after the rest of the spec."""
+def columns(rows: Sequence[RunRow]) -> list[str]:
+    """The columns of all rows: first what every run has, with settings after the rest of the spec."""
     settings = sorted({name for row in rows for name in row if name.startswith(SETTING)})
     names = list(KINDS)
     place = names.index(metrics.NAMES[0])
     return [*names[:place], *settings, *names[place:]]
 
 
-def writer_of(path: Path) -> Callable[[Path, Sequence[Named]], None]:
-    """What writes a file of this name, ready to be used: that something is missing is said before any work."""
+def writer_of(path: Path) -> Callable[[Path, Sequence[NamedRecord]], None]:
+    """The function that writes a file of this name; a missing package is told of now, before any work."""
     kind = path.suffix.lower()
     if kind == ".csv":
         return _write_csv
@@ -87,7 +88,7 @@ def writer_of(path: Path) -> Callable[[Path, Sequence[Named]], None]:
     raise MdcgError(f"cannot tell what kind of file {path} is to be; let its name end in .csv, .parquet or {SUFFIX}.")
 
 
-def _write_csv(path: Path, runs: Sequence[Named]) -> None:
+def _write_csv(path: Path, runs: Sequence[NamedRecord]) -> None:
     rows = [row_of(*run) for run in runs]
     names = columns(rows)
     with atomic_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
@@ -97,13 +98,13 @@ def _write_csv(path: Path, runs: Sequence[Named]) -> None:
 
 
 def _text(value: object) -> str | None:
-    """R and true or false as in JSON; a float with all its digits."""
+    """Write a value as text: R and true or false as in JSON; a float with all its digits."""
     if value is None or isinstance(value, str):
         return value
     return json.dumps(value)
 
 
-def _write_parquet(path: Path, runs: Sequence[Named]) -> None:
+def _write_parquet(path: Path, runs: Sequence[NamedRecord]) -> None:
     arrow = extra("pyarrow", "parquet", "a Parquet file")
     parquet = extra("pyarrow.parquet", "parquet", "a Parquet file")
     rows = [row_of(*run) for run in runs]
@@ -126,7 +127,7 @@ def _write_parquet(path: Path, runs: Sequence[Named]) -> None:
 
 
 def _common(values: Sequence[Any]) -> type | None:
-    """What all values are, if there is any; texts where methods use one name for a number and for a word."""
+    """The common type of all values, if there is any; text where methods use one name for a number and for a word."""
     there = [value for value in values if value is not None]
     kinds = {type(value) for value in there}
     exact = all(abs(value) <= BIGGEST for value in there if type(value) is int)

@@ -29,7 +29,7 @@ _found: dict[tuple[int, int], tuple[object, str]] = {}  # with what each is of, 
 
 
 def fingerprint(method: str, head: str, backbone: str, channels: int) -> str:
-    """As "method:1a2b3c4d5e+backbone:6f7a8b9c0d"; empty where all of it is mdcg's own.
+    """Compute the fingerprint, as "method:1a2b3c4d5e+backbone:6f7a8b9c0d"; empty where all of it is mdcg's own.
 
     Code is looked at once: an edit counts from the moment that the edited file is loaded.
     """
@@ -45,7 +45,7 @@ def changed(one: str, other: str) -> set[str]:
 
 
 def _digest(thing: Any, channels: int = 0) -> str:
-    """Of a class; or of a factory, with the weights that it makes for so many channels."""
+    """The digest of a class; or of a factory, with the weights that it makes for so many channels."""
     key = id(thing), channels
     if key not in _found:
         content = "\n".join(_texts(thing, set())).encode() + (_initial_weights(thing, channels) if channels else b"")
@@ -54,7 +54,7 @@ def _digest(thing: Any, channels: int = 0) -> str:
 
 
 def _initial_weights(factory: Callable[[int], nn.Module], channels: int) -> bytes:
-    """With names and shapes; none of a factory that fails, as the run will say, or whose weights are never the same."""
+    """The initial weights, with names and shapes; none if the factory fails, as the run will say, or if they vary."""
 
     def made() -> bytes:
         module = initialised(factory, channels, seed=0)
@@ -102,7 +102,7 @@ def _functions(thing: type | FunctionType) -> list[FunctionType]:
 
 
 def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """What a function and those within it name outside themselves; of a module of its package, what they name there."""
+    """The things that a function and those within it name outside themselves, also those in modules of its package."""
     enclosed = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     yield from ((name, cell.cell_contents) for name, cell in enclosed if name != "__class__")
     names = [name for name in dict.fromkeys(_names(function.__code__)) if not name.startswith("__")]
@@ -122,7 +122,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _compiled(thing: type | FunctionType) -> str:
-    """What stands for a source that cannot be had: the byte code with its constants, the values of a class."""
+    """The stand-in for a source that cannot be had: the byte code with its constants, the values of a class."""
     codes = [(one.__qualname__, one.__code__, one.__defaults__, one.__kwdefaults__) for one in _functions(thing)]
     if not isinstance(thing, type):
         return _written(codes)
@@ -132,7 +132,7 @@ def _compiled(thing: type | FunctionType) -> str:
 
 
 def _written(value: object) -> str:
-    """A plain value, a container of such or byte code as text, the same in every process; of anything else its type."""
+    """Write a plain value, a container of such or byte code as text, alike in every process; of all else the type."""
     if isinstance(value, PLAIN):
         return repr(value)
     if isinstance(value, CodeType):

@@ -25,7 +25,7 @@ class FinishedRun:
 
     @property
     def finished(self) -> str:
-        """When, as ISO 8601; empty where the record does not say."""
+        """The time when it was finished, as ISO 8601; empty where the record does not say."""
         return self.record.environment.finished or ""
 
     @property
@@ -38,9 +38,9 @@ class FinishedRun:
         return measured_file(self.folder, probe).is_file()
 
     def measured(self, probe: str) -> list[dict[str, Any]]:
-        """One row per look: task (from 1), epoch (0: the task begins), step, and what the probe measures."""
+        """The rows that a probe measured, one per look: task (from 1), epoch (0: the task begins), step, quantities."""
         return read_measurements(self.folder, probe).rows
 
     def named(self) -> dict[str, Any]:
-        """What tells its rows from those of other runs."""
+        """The columns that tell its rows from those of other runs."""
         return {"method": self.spec.method, "memory": self.spec.memory, "seed": self.spec.seed}

@@ -1,4 +1,4 @@
-"""Choose among runs: `method=md-cg,replay`, `memory>=500`, `set.lam<0.5`. Pure functions of rows.
+"""Choosing among runs: `method=md-cg,replay`, `memory>=500`, `set.lam<0.5`. Pure functions of rows.
 
 A row is what is known of one run, by name. It need not have every name that another one has: settings are the
 method's own.
@@ -15,7 +15,7 @@ from typing import Any
 
 from mdcg.errors import MdcgError, unknown
 
-Row = Mapping[str, Any]
+RunRow = Mapping[str, Any]
 ORDER = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 DATES = {"finished"}  # texts that have an order
 SHAPE = re.compile(r"\s*([^<>=!\s]+)\s*(>=|<=|!=|==|=|>|<)\s*([^<>=!].*?)\s*")
@@ -23,13 +23,14 @@ SHAPE = re.compile(r"\s*([^<>=!\s]+)\s*(>=|<=|!=|==|=|>|<)\s*([^<>=!].*?)\s*")
 
 @dataclass(frozen=True)
 class Filter:
-    """One condition. A run that has no such value is unequal to everything, and neither more nor less."""
+    """A condition on runs. A run that has no such value is unequal to everything, and neither more nor less."""
 
     key: str
     sign: str  # =, !=, or one of ORDER
     words: tuple[str, ...]  # for = and !=: any of them
 
-    def accepts(self, row: Row) -> bool:
+    def accepts(self, row: RunRow) -> bool:
+        """Whether a row meets the condition."""
         value = row.get(self.key)
         if self.sign in ORDER:
             return self._in_order(value)
@@ -43,8 +44,8 @@ class Filter:
         return isinstance(value, str) and self.key in DATES and bool(ORDER[self.sign](value, word))
 
 
-def parse_filter(text: str, rows: Sequence[Row], names: Iterable[str] = ()) -> Filter:
-    """A condition as a person writes it, held against the rows; `names` are those that rows may have."""
+def parse_filter(text: str, rows: Sequence[RunRow], names: Iterable[str] = ()) -> Filter:
+    """Parse a condition as a person writes it, held against the rows; `names` are those that rows may have."""
     match = SHAPE.fullmatch(text)
     if not match:
         raise MdcgError(f"'{text}' is no filter; write for instance method=md-cg, memory>=500 or seed!=3,4.")
@@ -65,7 +66,7 @@ def parse_filter(text: str, rows: Sequence[Row], names: Iterable[str] = ()) -> F
 
 
 def _check(text: str, key: str, sign: str, word: str, values: Sequence[object]) -> None:
-    """Whether a word can be meant for values of this kind."""
+    """Refuse a word that cannot be meant for values of this kind."""
     numbers, texts = any(map(_is_number, values)), any(isinstance(value, str) for value in values)
     if sign in ORDER:
         if key in DATES:
@@ -82,13 +83,13 @@ def _check(text: str, key: str, sign: str, word: str, values: Sequence[object]) 
         raise MdcgError(f"'{text}' does not fit: {key} is true or false, not '{word}'.")
 
 
-def select(rows: Sequence[Row], filters: Iterable[Filter]) -> list[int]:
-    """Which rows all filters accept, in order."""
+def select(rows: Sequence[RunRow], filters: Iterable[Filter]) -> list[int]:
+    """The places of the rows that all filters accept, in order."""
     conditions = list(filters)
     return [place for place, row in enumerate(rows) if all(condition.accepts(row) for condition in conditions)]
 
 
-def in_order(rows: Sequence[Row], key: str, down: bool = False) -> list[int]:
+def in_order(rows: Sequence[RunRow], key: str, down: bool = False) -> list[int]:
     """The rows' places, ordered by one value: numbers before texts, and those that have none always last."""
     ranks = [_rank(row.get(key)) for row in rows]
     have = [place for place, rank in enumerate(ranks) if rank is not None]
@@ -103,8 +104,8 @@ def _rank(value: object) -> tuple[int, Any] | None:
     return (0, value) if isinstance(value, int | float) else (1, str(value))
 
 
-def find_key(asked: str, rows: Sequence[Row], names: Iterable[str] = ()) -> str:
-    """The name that is meant: case does not matter, nor whether its words are joined by - or _."""
+def find_key(asked: str, rows: Sequence[RunRow], names: Iterable[str] = ()) -> str:
+    """Find the name that is meant: case does not matter, nor whether its words are joined by - or _."""
     known = dict.fromkeys([*names, *(name for row in rows for name in row)])
     if asked in known:
         return asked
@@ -123,7 +124,8 @@ def _is_number(value: object) -> bool:
 
 
 def _number(word: str) -> int | float | None:
-    """
+    """Read a text as a number; None where it is none.
+
     >>> _number("500"), _number("1e-3"), _number("nan"), _number("big")
     (500, 0.001, None, None)
     """

@@ -1,4 +1,4 @@
-"""What is known of a finished run, whatever file it stands in."""
+"""The record of a finished run, whatever file it stands in."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST = 10**9  # images of a class or task, more than any run can have evaluated
 
 
 class Record(BaseModel):
-    """What is known of a finished run. Lists are by class position (order of arrival)."""
+    """The record of a finished run. Lists are by class position (order of arrival)."""
 
     model_config = ConfigDict(extra="ignore")  # a later version may have added fields
 
@@ -62,31 +62,33 @@ class Record(BaseModel):
 
     @property
     def R(self) -> Matrix:
+        """The accuracy matrix, see `mdcg.metrics`."""
         return metrics.accuracy_matrix(self.correct, self.total, self.sizes if self.by_class else [1] * len(self.sizes))
 
     @property
     def metrics(self) -> dict[str, float]:
+        """The metrics of the run, by name."""
         return metrics.summary(self.R)
 
     @property
     def class_accuracy(self) -> Matrix | None:
-        """Of each class position at the end; None where counts are by task."""
+        """The accuracy of each class position at the end; None where counts are by task."""
         return metrics.class_accuracy(self.correct, self.total) if self.by_class else None
 
     def as_json(self) -> dict[str, Any]:
-        """For `--json`: accuracies in percent, what was not evaluated as null."""
+        """The content for `--json`: accuracies in percent, what was not evaluated as null."""
         values = {name: _or_none(value) for name, value in self.metrics.items()}
         R = [[_or_none(entry) for entry in row] for row in self.R.tolist()]
         return {"seed": self.spec.seed, "R": R, **values, "seconds": round(self.seconds, 3)}
 
     def computed(self) -> dict[str, Any]:
-        """What follows from the counts, for readers of a file who use other programs."""
+        """The values that follow from the counts, for readers of a file who use other programs."""
         described = self.as_json()
         return {"R": described["R"], "metrics": {name: described[name] for name in metrics.NAMES}}
 
 
 class NewerFormat(MdcgError):
-    """A result that only a newer version can read: it must not pass for one that is damaged and may be made again."""
+    """The error for a result that only a newer version can read: it is not damaged, and must not be made again."""
 
 
 #: What reading something that is no record may raise.
@@ -94,7 +96,7 @@ DAMAGE = (ValidationError, ValueError, LookupError, TypeError, AttributeError)
 
 
 def as_record(content: Any, where: str) -> Record:
-    """The record that JSON content holds, in this format or an older one; `where` names it in a sentence."""
+    """Read JSON content, in this format or an older one, as a record; `where` names it in a sentence."""
     found = content["format"]
     if found > FORMAT:
         raise NewerFormat(
@@ -108,7 +110,7 @@ def as_record(content: Any, where: str) -> Record:
 
 
 def _structured_environment(content: dict[str, Any]) -> dict[str, Any]:
-    """Format 1 had versions and machine side by side, and one text for the device."""
+    """Upgrade from format 1, which had versions and machine side by side, and one text for the device."""
     old = content["environment"]
     device = old.get("device") or ""
     on_cpu = re.fullmatch(r"cpu \((\d+) threads\)", device)
@@ -119,7 +121,7 @@ def _structured_environment(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lr(content: dict[str, Any]) -> dict[str, Any]:
-    """Format 2 called the learning rate `rate`."""
+    """Upgrade from format 2, which called the learning rate `rate`."""
     spec = {"lr" if key == "rate" else key: value for key, value in content["spec"].items()}
     return {**content, "format": 3, "spec": spec}
 

@@ -1,4 +1,4 @@
-"""One run, resolved to its last setting."""
+"""The specification of one run, resolved to its last setting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ADDED = {"passes": "joint", "code": ""}  # settings that came later, as `Method.
 
 
 class RunSpec(BaseModel):
-    """One run, resolved to the last setting. Two equal specs are the same run."""
+    """A run, resolved to the last setting. Two equal specs are the same run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -48,14 +48,15 @@ class RunSpec(BaseModel):
     @field_validator("hyperparameters")
     @classmethod
     def _with_later_ones(cls, value: dict[str, Value], info: ValidationInfo) -> dict[str, Value]:
-        """Of older results, which do not name the settings that came later and may name some that are gone."""
+        """Complete older results, which do not name the settings that came later and may name some that are gone."""
         kind = _kind(info.data.get("method", ""))
         if kind is None:
             return value
         return {**kind.added, **{key: one for key, one in value.items() if (key, one) not in kind.removed.items()}}
 
     def digest(self) -> str:
-        """Settings that came later count only where they are not as before: older results keep their names."""
+        """The run's identity. Settings that came later count only where they are not as before, so that older results
+        keep their names."""
         content = {
             OLDER.get(key, key): value for key, value in self.model_dump().items() if (key, value) not in ADDED.items()
         }
@@ -74,12 +75,15 @@ class RunSpec(BaseModel):
         return "_".join(re.sub(r"[^A-Za-z0-9.-]+", "-", part).strip("-")[-60:] for part in parts)
 
     def built_method(self) -> Method:
+        """The method with its hyperparameters."""
         return METHODS[self.method](**self.hyperparameters)
 
     def member(self) -> Member:
+        """The member that this run is in a group."""
         return Member(self.seed, self.memory, self.built_method(), self.head_settings)
 
     def training(self) -> Training:
+        """The settings in which it agrees with the other members of its group."""
         return Training(
             tasks=parse(self.scenario)[1],
             backbone=self.backbone,
@@ -94,7 +98,7 @@ class RunSpec(BaseModel):
         )
 
     def group_key(self) -> str:
-        """Runs with the same key can train as members of one group."""
+        """The key of groups: runs with the same one can train together."""
         method = self.built_method()
         own = {"seed", "hyperparameters", "head_settings"}
         if not method.gradient_per_task:  # its steps bring the whole memory
@@ -119,7 +123,7 @@ class RunSpec(BaseModel):
 
 
 def _kind(method: str) -> type[Method] | None:
-    """None for one whose package is gone."""
+    """The class of a method; None for one whose package is gone."""
     return METHODS[method] if method in METHODS.names() else None
 
 

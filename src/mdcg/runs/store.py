@@ -33,7 +33,7 @@ Archived = Mapping[str, tuple[Path, Record]]  # by the digest of its spec: where
 
 
 class Measurements(BaseModel):
-    """What one probe measured of one run."""
+    """The measurements that one probe made of one run."""
 
     rows: list[dict[str, Any]]  # one per look: task and epoch (from 1; 0 epochs: the task begins), step, quantities
     seconds: float  # that it took, this run's share
@@ -50,30 +50,31 @@ class Store:
         self.root, self.probes = root, tuple(dict.fromkeys(probes))
 
     def folder(self, spec: RunSpec) -> Path:
+        """The folder of a run, whether it is there yet or not."""
         return self.root / spec.name
 
     def where(self, spec: RunSpec) -> Path:
-        """Its folder; of a run that has none, archive and name."""
+        """The folder of a run; of one that has none, archive and name."""
         archived = None if self._own(spec) else self.archived(spec)
         return archived[0] if archived else self.folder(spec)
 
     def finished(self, spec: RunSpec) -> Record | None:
-        """The record of a run that is done. One that is damaged counts as not done."""
+        """The record of a run that is done, with what `probes` were to measure. A damaged one counts as not done."""
         return self.stored(spec) if self.probes else self.result(spec)
 
     def stored(self, spec: RunSpec) -> Record | None:
-        """The same, of a run in its own folder: only there is a model, and what was measured."""
+        """The record of a finished run in its own folder: only there is a model, and what was measured."""
         record = self._own(spec)
         return record if all(measured_file(self.folder(spec), probe).is_file() for probe in self.probes) else None
 
     def result(self, spec: RunSpec) -> Record | None:
-        """The same, whatever was measured."""
+        """The record of a finished run, whatever was measured."""
         own = self._own(spec)
         archived = self.archived(spec) if own is None else None
         return archived[1] if archived else own
 
     def archived(self, spec: RunSpec) -> tuple[Path, Record] | None:
-        """A run that stands in an archive, and where."""
+        """The place and record of a run in an archive, if it stands in one."""
         found = self._archived.get(spec.digest())
         return found if found and found[1].spec == spec else None
 
@@ -87,7 +88,7 @@ class Store:
         return record if record.spec == spec else None
 
     def write(self, record: Record, model: SavedModel, measured: Mapping[str, Measurements]) -> None:
-        """The result comes last: a folder that has it is complete.
+        """Write a run to its folder, the result last: a folder that has it is complete.
 
         A run that is repeated for the sake of its probes comes to the same result, which then stays as it is. If it
         does not, on another machine for instance, all that was stored before gives way.
@@ -140,7 +141,7 @@ class Store:
         yield from (entry for digest, entry in newest(archives).items() if digest not in own)
 
     def find(self, name: str) -> tuple[Path, Record]:
-        """A run by path, or by name in this store: where it is, and its record."""
+        """Find a run by path, or by name in this store: where it is, and its record."""
         paths = (Path(name), self.root / name)
         for path in paths:
             if (path / RESULT).is_file():
@@ -170,7 +171,7 @@ class Store:
         return newest(archives)
 
     def _look(self, note: Callable[[OSError], None] | None = None) -> tuple[list[Path], list[Path]]:
-        """Folders of runs and archives, each in order of names; not those within a run's folder, nor hidden ones."""
+        """Find folders of runs, and archives, in order of names; not those within a run's folder, nor hidden ones."""
         runs, archives = list[Path](), list[Path]()
         for place, folders, files in os.walk(self.root, onerror=note):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -201,6 +202,7 @@ def archive_of(place: Path) -> Path | None:
 
 
 def read_record(folder: Path) -> Record:
+    """Read the record of the run in this folder."""
     path = folder / RESULT
     try:
         return as_record(from_json(path.read_bytes(), allow_inf_nan=False), str(path))
@@ -211,11 +213,12 @@ def read_record(folder: Path) -> Record:
 
 
 def measured_file(folder: Path, probe: str) -> Path:
-    """Where a run has what a probe measured of it."""
+    """The file for what a probe measured of a run."""
     return folder / MEASURED / f"{probe}.json"
 
 
 def read_measurements(folder: Path, probe: str) -> Measurements:
+    """Read what a probe measured of the run in this folder."""
     path = measured_file(folder, probe)
     try:
         return Measurements.model_validate_json(path.read_bytes())

@@ -1,4 +1,4 @@
-"""What authors of methods, backbones and datasets check theirs with, in one line of pytest.
+"""The checks for authors of methods, backbones and datasets, each in one line of pytest.
 
     def test_mine() -> None:
         check_method(Mine)

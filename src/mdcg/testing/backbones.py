@@ -1,4 +1,4 @@
-"""What is asked of a backbone."""
+"""The check of a backbone."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mdcg.data.record import Shape
 from mdcg.errors import MdcgError
 from mdcg.models import Model, build_model
 from mdcg.models.backbones import BACKBONES, backbone_names
@@ -18,12 +19,11 @@ from mdcg.models.stacked import Stacked
 from mdcg.saved import SavedModel
 from mdcg.testing.groups import (
     Settings,
-    Shape,
     check_company,
     check_finite,
     check_resumed,
+    named_in_errors,
     require,
-    said_of,
     toy_dataset,
     toy_group,
     trained,
@@ -40,11 +40,11 @@ def check_backbone(
     resumed; what is saved predicts the same when it is loaded.
     """
     if isinstance(backbone, str):
-        with said_of(backbone):
+        with named_in_errors(backbone):
             _check_backbone(backbone, shape, pretrained)
     else:
         name = getattr(backbone, "__name__", type(backbone).__name__)
-        with said_of(name), BACKBONES.lent(f"{name}, checked", backbone):
+        with named_in_errors(name), BACKBONES.temporary(f"{name}, checked", backbone):
             _check_backbone(f"{name}, checked", shape, pretrained)
 
 

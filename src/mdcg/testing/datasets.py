@@ -1,4 +1,4 @@
-"""What is asked of a dataset."""
+"""The check of a dataset."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mdcg.errors import MdcgError
 from mdcg.execute.context import Context, DatasetCache
 from mdcg.execute.sweep import Sweep
 from mdcg.models.backbones import backbone_names
-from mdcg.recipes.grid import Cell
+from mdcg.recipes.grid import GridCell
 from mdcg.recipes.recipe import make_recipe
 from mdcg.scenario import canonical, parse, task_sizes
 from mdcg.testing.groups import require
@@ -47,7 +47,7 @@ def _registered(record: DatasetRecord) -> DatasetRecord:
 
 
 def _check_images(record: DatasetRecord, data: Path | None, size: int | None) -> Dataset:
-    """Shapes, labels and class names are checked whenever a dataset is read; here, that it is always the same."""
+    """Check that a dataset is always the same; shapes, labels and class names are checked whenever it is read."""
     source = record.source(data, size, download=False)
     first, second = read_anew(record, source), read_anew(record, source)
     require(
@@ -73,12 +73,12 @@ def _check_names(record: DatasetRecord, loaded: Dataset) -> None:
             require(parse(spelled) == (record.name, tasks), f"the scenario '{spelled}' is not one of {record.name}.")
             require(canonical(spelled) == name, f"the scenario '{spelled}' is not the same as '{name}'.")
         task_sizes(loaded.classes, tasks)
-    backbone = record.trained(loaded.shape).backbone
+    backbone = record.protocol_for(loaded.shape).backbone
     require(backbone in backbone_names(), f"the backbone '{backbone}' in the protocol of {record.name} is not known.")
 
 
 def _check_training(record: DatasetRecord, loaded: Dataset) -> None:
-    """One epoch of a few classes and images, with replay."""
+    """Check one epoch of training on a few classes and images, with replay."""
     few = _few(loaded)
     tasks = 2 if few.classes >= 4 else 1
     recipe = make_recipe(
@@ -87,7 +87,7 @@ def _check_training(record: DatasetRecord, loaded: Dataset) -> None:
     with TemporaryDirectory() as out:
         specs = recipe.resolve(few)
         cache = DatasetCache({(record.name, None, specs[0].image_size): few})
-        sweep = Sweep([Cell({}, specs)], Context(Path(out), device="cpu", datasets=cache), "")
+        sweep = Sweep([GridCell({}, specs)], Context(Path(out), device="cpu", datasets=cache), "")
         undone = sweep.run(quiet=True)
         require(not undone, f"training on {record.name} fails: {next(iter(undone.failed.values()), '')}")
         (done,) = sweep.records().values()

@@ -1,4 +1,4 @@
-"""Toy groups to try parts on, and what is asked of every part that trains in one."""
+"""The toy groups to try parts on, and the checks of every part that trains in one."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ from mdcg.train.signals import Stopped
 from mdcg.train.state import State
 
 Settings = Mapping[str, Any]
-Shape = tuple[int, int, int]
 CPU = compute("cpu", "fp32")
 
 
 def toy_dataset(counts: Sequence[int], side: int = 8, channels: int = 1, seed: int = 0) -> Dataset:
-    """Noisy images around one random pattern per class; as many of each class as asked for."""
+    """Make noisy images around one random pattern per class; as many of each class as asked for."""
     rng = np.random.default_rng(seed)
     patterns = rng.integers(0, 256, (len(counts), side, side, channels))
 
@@ -60,7 +59,7 @@ def toy_group(
     head: str | None = None,
     **training: Any,
 ) -> Group:
-    """Members as (seed, memory, hyperparameters)."""
+    """Make a group of members given as (seed, memory, hyperparameters)."""
     kind = METHODS[method] if isinstance(method, str) else method
     chosen = head or kind.head
     settings = {name: default for name, (default, _) in HEADS[chosen].settings.items()}
@@ -73,8 +72,8 @@ def toy_group(
 
 
 @contextlib.contextmanager
-def said_of(name: str) -> Iterator[None]:
-    """Whatever is wrong within is said of this."""
+def named_in_errors(name: str) -> Iterator[None]:
+    """Begin the message of every AssertionError within with this name."""
     try:
         yield
     except AssertionError as error:
@@ -110,10 +109,10 @@ def trained(group: Group, method: Method | None = None) -> State:
     if method:
         trainer.method = method
     with no_global_draws("it"):
-        return going_on(trainer, states.fresh(group, CPU))
+        return train_from(trainer, states.fresh(group, CPU))
 
 
-def going_on(trainer: Trainer, state: State, tasks: int | None = None) -> State:
+def train_from(trainer: Trainer, state: State, tasks: int | None = None) -> State:
     try:
         return trainer.train(state, tasks)
     except (AssertionError, Stopped):
@@ -130,7 +129,7 @@ def check_finite(group: Group, state: State) -> None:
 
 
 def same_member(one: State, k: int, other: State, j: int) -> bool:
-    """Whether two members are, to the bit, weights, answers, memory and history."""
+    """Whether two members are the same to the bit: weights, answers, memory and history."""
     ours, theirs = one.model.state_dict(), other.model.state_dict()
     return (
         all(torch.equal(ours[name][k], theirs[name][j]) for name in ours)
@@ -158,19 +157,19 @@ def check_company(group: Group, together: State) -> None:
 
 
 def check_resumed(group: Group, undisturbed: State) -> None:
-    """Stopped three times, each time saved and taken up by methods that are built anew, as by another process."""
-    saved: list[tuple[dict[str, Tensor], states.Row]] = []
+    """Check training that is stopped three times, saved, and resumed by methods built anew, as by another process."""
+    saved: list[tuple[dict[str, Tensor], states.PlainValues]] = []
     state, steps = states.fresh(group, CPU), total_steps(group) // 4
     for _ in range(3):
         stop = itertools.chain(itertools.repeat(False, steps), itertools.repeat(True)).__next__
         with contextlib.suppress(Stopped):
-            going_on(Trainer(group, CPU, lambda *dumped: saved.append(dumped), stop), state)
+            train_from(Trainer(group, CPU, lambda *dumped: saved.append(dumped), stop), state)
         members = [
             dataclasses.replace(one, method=type(one.method)(**one.method.model_dump())) for one in group.members
         ]
         group = dataclasses.replace(group, members=tuple(members))
         state = states.restore(*unpack(pack(*saved[-1])), group, CPU)
-    going_on(Trainer(group, CPU), state)
+    train_from(Trainer(group, CPU), state)
     require(
         all(same_member(state, k, undisturbed, k) for k in range(len(group.members))),
         "stopped and resumed it comes to another result; keep no state but what is saved: parameters and buffers.",

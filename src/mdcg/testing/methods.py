@@ -1,4 +1,4 @@
-"""What is asked of a method."""
+"""The check of a method."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from mdcg.testing.groups import (
     check_company,
     check_finite,
     check_resumed,
-    going_on,
+    named_in_errors,
     no_global_draws,
     reason,
     require,
-    said_of,
     same_member,
     toy_dataset,
     toy_group,
+    train_from,
     trained,
 )
 from mdcg.train import state as states
@@ -57,7 +57,7 @@ def check_method(method: type[Method] | str, **settings: Any) -> None:
     """
     kind = METHODS[method] if isinstance(method, str) else method
     name = method if isinstance(method, str) else kind.__name__
-    with said_of(name):
+    with named_in_errors(name):
         _check_declarations(kind, settings)
         dataset = toy_dataset(COUNTS)
         variants: list[tuple[Settings, Passes]] = [(settings, "joint")]
@@ -78,7 +78,7 @@ def check_method(method: type[Method] | str, **settings: Any) -> None:
         for head in HEADS.names():
             if _suits(kind, head):
                 group = toy_group(toy_dataset([18] * 4), kind, [(0, 8, settings), (1, 8, settings)], 2, head, epochs=1)
-                with said_of(f"with the head {head}"):
+                with named_in_errors(f"with the head {head}"):
                     check_finite(group, trained(group))
 
 
@@ -124,7 +124,7 @@ def _check_declarations(kind: type[Method], settings: Settings) -> None:
         (field, value) for field, cases in kind.chosen.items() for own in cases.values() for value in own.values()
     ]
     for given in (kind.published, kind.added, *({field: value} for field, value in values)):
-        with said_of("a value that it declares itself is refused"):
+        with named_in_errors("a value that it declares itself is refused"):
             _built(kind, {**settings, **given})
     # Of the first member, and for all of them.
     asked: dict[str, Callable[[Method], object]] = {
@@ -142,7 +142,7 @@ def _check_declarations(kind: type[Method], settings: Settings) -> None:
 
 
 def _three_members(kind: type[Method], settings: Settings) -> list[tuple[int, int, Settings]]:
-    """They differ in seed, in memory size where they may, and in every float field that allows it."""
+    """Three members that differ in seed, in memory size where they may, and in every float field that allows it."""
     method, different = kind(**settings), [dict(settings) for _ in range(3)]
     for name, field in kind.model_fields.items():
         if field.annotation is float:
@@ -156,7 +156,7 @@ def _three_members(kind: type[Method], settings: Settings) -> list[tuple[int, in
 
 
 class _WatchedStep(Step):
-    """Notes which of its fields are read."""
+    """A step that notes which of its fields are read."""
 
     def __getattribute__(self, name: str) -> Any:
         if name in NEEDED:
@@ -219,7 +219,7 @@ def _check_what_is_read(method: Method, read: set[str]) -> None:
 
 
 def _check_loss(group: Group, step: Step) -> None:
-    """One step of a task, for all members at once."""
+    """Check one step of a task, for all members at once."""
     methods, task = [member.method for member in group.members], len(step.past) + 1
     method = stack(methods, CPU.device, CPU.dtype)
     leaves: dict[str, Any] = {
@@ -251,7 +251,7 @@ def _check_loss(group: Group, step: Step) -> None:
 
 
 def _check_graph(methods: Sequence[Method], step: Step) -> None:
-    """Whether a step can be captured, as far as tensors can tell that have a shape and no values."""
+    """Check that a step can be captured, as far as tensors can tell that have a shape and no values."""
     nowhere, members = torch.device("meta"), len(methods)
     method = stack(methods, nowhere, CPU.dtype)
     known: dict[str, Any] = {
@@ -275,8 +275,8 @@ def check_fork(group: Group, whole: State) -> None:
     first, parents = founders(group)
     if first is group:
         return
-    begun = going_on(Trainer(first, CPU), states.fresh(first, CPU), tasks=1)
-    forked = going_on(Trainer(group, CPU), fork(begun, group, parents, CPU))
+    begun = train_from(Trainer(first, CPU), states.fresh(first, CPU), tasks=1)
+    forked = train_from(Trainer(group, CPU), fork(begun, group, parents, CPU))
     require(
         all(same_member(forked, k, whole, k) for k in range(len(group.members))),
         "it declares forks, and its settings or its memory matter in task 1; leave that out.",

@@ -3,7 +3,7 @@ package that has an entry point in the group `mdcg.trackers`.
 """
 
 from mdcg.trackers import mlflow, tensorboard  # noqa: F401 (each registers itself)
-from mdcg.trackers.base import TRACKERS, Epoch, Outcome, Setting, TrackedRun, Tracker
+from mdcg.trackers.base import TRACKERS, Epoch, Outcome, SettingValue, TrackedRun, Tracker
 from mdcg.trackers.tracker_set import TrackerSet
 
-__all__ = ["TRACKERS", "Epoch", "Outcome", "Setting", "TrackedRun", "Tracker", "TrackerSet"]
+__all__ = ["TRACKERS", "Epoch", "Outcome", "SettingValue", "TrackedRun", "Tracker", "TrackerSet"]

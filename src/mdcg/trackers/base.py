@@ -1,4 +1,4 @@
-"""What a tracker is: told of runs as they train, so that another program can show them."""
+"""The base class of trackers, which are told of runs as they train, so that another program can show them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mdcg.registry import Registry
 
-Setting = bool | int | float | str | None
+SettingValue = bool | int | float | str | None
 
 
 @dataclass(frozen=True)
@@ -17,14 +17,14 @@ class TrackedRun:
 
     name: str
     folder: Path  # its own, where a tracker may write
-    settings: Mapping[str, Setting]  # those of method and head as set.NAME
+    settings: Mapping[str, SettingValue]  # those of method and head as set.NAME
     epochs: int  # of all tasks together
     done: int = 0  # of them, when it begins
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What is known after an epoch; accuracies in percent."""
+    """The numbers known after an epoch; accuracies in percent."""
 
     task: int  # from 1
     epoch: int  # of the task, from 1
@@ -36,30 +36,31 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a finished run comes to; what was not evaluated is None."""
+    """The metrics and R of a finished run; what was not evaluated is None."""
 
     metrics: Mapping[str, float | None]
     R: Sequence[Sequence[float | None]]
 
 
 class Tracker:
-    """Define what you want to hear of. One tracker is told of all runs, of several in turn if they train together.
+    """A tracker; a subclass defines what it wants to hear of. It is told of all runs, of several in turn if they train
+    together.
 
     An epoch may be told of again when a run goes on from a checkpoint: `begin` says how many are done. Whatever a
     tracker raises is said once, and it is not told of anything more.
     """
 
     def begin(self, run: TrackedRun) -> None:
-        """A run begins or goes on."""
+        """Hear that a run begins or goes on."""
 
     def epoch(self, run: TrackedRun, epoch: Epoch) -> None:
-        """One of its epochs is over."""
+        """Hear that one of the run's epochs is over."""
 
     def end(self, run: TrackedRun, outcome: Outcome) -> None:
-        """It is finished, and stored."""
+        """Hear that a run is finished and stored."""
 
     def leave(self, run: TrackedRun) -> None:
-        """Nothing more comes for now, whether it is finished or was stopped: close files."""
+        """Close files: nothing more comes for now, whether the run is finished or was stopped."""
 
 
 TRACKERS: Registry[Callable[[], Tracker]] = Registry("tracker", "mdcg.trackers")

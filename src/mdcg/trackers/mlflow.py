@@ -1,4 +1,4 @@
-"""Runs in MLflow: one there for each one here, found again when it goes on."""
+"""The tracker for MLflow: one run there for each one here, found again when it goes on."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from mdcg.trackers.base import TRACKERS, Epoch, Outcome, TrackedRun, Tracker
 EXPERIMENT = "mdcg"  # unless MLFLOW_EXPERIMENT_NAME says otherwise
 NAME, FOLDER = "mdcg.run", "mdcg.folder"  # tags
 # A server that is away would hold training up for minutes; who wants to wait says so in the same variables.
-PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
+TIMEOUTS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
 
 
 @TRACKERS.register("mlflow")
 class MLflow(Tracker):
-    """Settings as parameters, epochs as steps of metrics, R as R.json; where MLFLOW_TRACKING_URI says."""
+    """Logs settings as parameters, epochs as steps of metrics, R as R.json; where MLFLOW_TRACKING_URI says."""
 
     def __init__(self) -> None:
-        for name, value in PATIENCE.items():
+        for name, value in TIMEOUTS.items():
             os.environ.setdefault(name, value)
         mlflow = extra("mlflow", "mlflow", "the tracker mlflow")
         self._entities = extra("mlflow.entities", "mlflow", "the tracker mlflow")

@@ -1,4 +1,4 @@
-"""Event files for TensorBoard, below each run's own folder."""
+"""The tracker for TensorBoard, which writes event files below each run's own folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PREFIX = "events.out.tfevents."
 
 @TRACKERS.register("tensorboard")
 class TensorBoard(Tracker):
-    """Loss and accuracies by epoch, settings as text, the metrics at the end."""
+    """Writes loss and accuracies by epoch, settings as text, the metrics at the end."""
 
     def __init__(self) -> None:
         self._events = extra("tensorboardX.proto.event_pb2", "tensorboard", "the tracker tensorboard")
@@ -26,7 +26,7 @@ class TensorBoard(Tracker):
         self._files: dict[str, BinaryIO] = {}
 
     def begin(self, run: TrackedRun) -> None:
-        """A new file; where others are there, its first step says from where on they no longer count."""
+        """Create a new file; where others are there, its first step says from where on they no longer count."""
         folder = run.folder / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
         new = not run.done or not any(folder.glob(f"{PREFIX}*"))
@@ -63,7 +63,7 @@ class TensorBoard(Tracker):
         self._files[run.name].flush()  # to be seen while the run goes on
 
     def _write(self, run: TrackedRun, step: int, **content: Any) -> None:
-        """As a TFRecord: length and data, each with its checksum.
+        """Write a TFRecord: length and data, each with its checksum.
 
         Written here and now: the writers of tensorboardX do so in a thread, where an error would go unnoticed.
         """
@@ -74,6 +74,6 @@ class TensorBoard(Tracker):
 
 
 def _create(folder: Path) -> BinaryIO:
-    """A file that sorts after all earlier ones: TensorBoard reads them by name."""
+    """Create a file that sorts after all earlier ones: TensorBoard reads them by name."""
     now = time.time_ns()
     return (folder / f"{PREFIX}{now // 10**9}.{now % 10**9:09d}.{os.getpid()}").open("xb")

@@ -1,4 +1,4 @@
-"""Telling trackers of runs, so that no tracker can stop or change one."""
+"""The set of trackers that are told of runs; none of them can stop or change a run."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def _open(name: str) -> Tracker:
     except MdcgError:
         raise
     except Exception as error:
-        raise MdcgError(f"the tracker {name} cannot be used ({_reason(error)}); mend it, or leave it out.") from error
+        raise MdcgError(f"the tracker {name} cannot be used ({_reason(error)}); fix it, or leave it out.") from error
 
 
 def _quiet() -> AbstractContextManager[object]:
-    """Standard output is for results, perhaps as JSON: what a tracker prints goes to standard error."""
+    """Send what a tracker prints to standard error: standard output is for results, perhaps as JSON."""
     return contextlib.redirect_stdout(sys.stderr)
 
 
@@ -38,13 +38,13 @@ class TrackerSet:
     """Trackers that are told of runs together. One that fails is reported, and left out from then on."""
 
     def __init__(self, trackers: Sequence[str | Tracker] = ()) -> None:
-        """Trackers by name or as they are; what one lacks is said here, before anything trains."""
+        """Open trackers by name, or take them as they are; what one lacks is said here, before anything trains."""
         self._asked = (trackers,) if isinstance(trackers, str) else tuple(trackers)
         named = dict.fromkeys(tracker for tracker in self._asked if isinstance(tracker, str))
         self._live = [*map(_open, named), *(tracker for tracker in self._asked if not isinstance(tracker, str))]
 
     def __reduce__(self) -> tuple[type[TrackerSet], tuple[tuple[str | Tracker, ...]]]:
-        """In another process they are opened anew."""
+        """Let another process open the trackers anew."""
         return TrackerSet, (self._asked,)
 
     def begin(self, run: TrackedRun) -> None:

@@ -45,11 +45,11 @@ class Pixels:
         return cls(scale.to(device, dtype), shift.to(device, dtype), padding, views or dtype)
 
     def normalise(self, images: Tensor) -> Tensor:
-        """(…, H, W, C) uint8 → (…, C, H, W) float."""
+        """Normalise pixels: (…, H, W, C) uint8 → (…, C, H, W) float."""
         return (images * self.scale + self.shift).movedim(-1, -3)
 
     def view(self, images: Tensor, index: Tensor, corner: Tensor, flipped: Tensor) -> Tensor:
-        """The crop of each chosen, zero-padded image at `corner`, mirrored where `flipped`, normalised.
+        """Crop each chosen, zero-padded image at `corner`, mirror it where `flipped`, and normalise it.
 
         images (all, H, W, C) uint8, index (n,), corner (n, 2) in 0..2·padding as (row, column), flipped (n,)
         → (n, C, H, W).

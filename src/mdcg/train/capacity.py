@@ -1,4 +1,4 @@
-"""How many members fit into a GPU's memory: one of them is tried, and the rest is a division."""
+"""The number of members that fit into a GPU's memory: one of them is tried, and the rest is a division."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ USABLE = 0.7  # of the free memory: allocators cut it into blocks, and others ma
 
 
 class Meter:
-    """Bytes of the current GPU."""
+    """Measures the memory of the current GPU, in bytes."""
 
     def free(self) -> int:
         torch.cuda.empty_cache()
@@ -35,7 +35,7 @@ class Meter:
 
 
 def members_that_fit(group: Group, compute: Compute, meter: Meter | None = None) -> int:
-    """At least one, whatever the memory; a step of the last task and a batch of evaluation are tried."""
+    """The number of members that fit, at least one; a step of the last task and a batch of evaluation are tried."""
     meter = meter or Meter()
     alone = replace(group, members=group.members[:1])
     trainer = Trainer(alone, compute)
@@ -62,7 +62,7 @@ def members_that_fit(group: Group, compute: Compute, meter: Meter | None = None)
 
 
 def release_memory(compute: Compute) -> None:
-    """After a shortage: give back what nothing refers to any more."""
+    """Give back, after a shortage, the memory that nothing refers to any more."""
     gc.collect()
     if compute.device.type == "cuda":
         torch.cuda.empty_cache()

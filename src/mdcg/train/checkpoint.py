@@ -20,7 +20,7 @@ from mdcg.tensors import pack, unpack
 from mdcg.train.device_errors import is_out_of_memory
 from mdcg.train.group import Group
 from mdcg.train.precision import Compute
-from mdcg.train.state import Row, State, restore
+from mdcg.train.state import PlainValues, State, restore
 
 logger = logging.getLogger(__name__)
 
@@ -36,14 +36,15 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def save(self, tensors: dict[str, Tensor], values: Row) -> None:
+    def save(self, tensors: dict[str, Tensor], values: PlainValues) -> None:
+        """Write a checkpoint, and remove those that are no longer needed."""
         content = pack(tensors, {"version": VERSION, **values})
         place = "-".join(f"{values[part]:08d}" for part in ("task", "epoch", "step"))
         write_atomic(self.folder / f"{place}.{_digest(content)}.safetensors", content)
         for old in self._files()[KEPT:]:
             old.unlink(missing_ok=True)
 
-    def newest(self) -> tuple[Path, dict[str, Tensor], Row] | None:
+    def newest(self) -> tuple[Path, dict[str, Tensor], PlainValues] | None:
         """The newest whole checkpoint, if there is one; those that cannot be used are removed."""
         if not self.folder.exists():
             return None
@@ -61,7 +62,7 @@ class Checkpoints:
                 self.refuse(file, str(error))
         return None
 
-    def restore(self, group_of: Callable[[Row], Group], compute: Compute) -> State | None:
+    def restore(self, group_of: Callable[[PlainValues], Group], compute: Compute) -> State | None:
         """The newest state that fits its group, which the values of a checkpoint tell; None where there is none."""
         while (saved := self.newest()) is not None:
             file, tensors, values = saved
@@ -74,13 +75,13 @@ class Checkpoints:
         return None
 
     def refuse(self, file: Path, reason: str) -> None:
-        """Say so and remove it: left behind, it would pass for newer than what is written next."""
+        """Remove a checkpoint that cannot be used, and say so: left behind, it would pass for newer than the next."""
         file.unlink(missing_ok=True)
         then = "going back to the one before it" if self._files() else "starting from the beginning"
         logger.warning("checkpoint %s cannot be used (%s); %s.", file, reason, then)
 
     def discard(self) -> None:
-        """The run is finished, or is to start anew."""
+        """Remove all checkpoints: the run is finished, or is to start anew."""
         done = self.folder.with_name(self.folder.name + DONE)
         try:
             self.folder.rename(done)  # at once: from now on the group does not count as begun
@@ -91,7 +92,7 @@ class Checkpoints:
             raise MdcgError(f"cannot remove {self.folder}: {error.strerror}; remove it by hand.") from error
 
     def _files(self) -> list[Path]:
-        """Newest first."""
+        """The files of the checkpoints, newest first."""
         return sorted(self.folder.glob("*.safetensors"), reverse=True)
 
 

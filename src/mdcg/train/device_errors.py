@@ -1,4 +1,4 @@
-"""What can go wrong with a machine while it trains, in words."""
+"""The errors of a machine while it trains, told apart from others and put into words."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ GPU = "CUDA|cuDNN|CUBLAS"
 
 
 class OutOfMemory(Exception):
-    """The memory was too small."""
+    """The error for a memory that is too small."""
 
 
 @contextlib.contextmanager
 def device_errors_explained() -> Iterator[None]:
+    """Turn errors of memory, GPU and graph capture within into ones that say what to do."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -49,7 +50,7 @@ def is_device_error(error: Exception) -> bool:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """PyTorch has several errors for one trouble: its own, Python's, and plain ones of the CPU and of cuDNN."""
+    """Whether memory was short: PyTorch says so by its own error, Python's, and plain ones of the CPU and of cuDNN."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or re.search(SHORTAGE, str(error)):
         return True
     # A capture that ran out of memory ends with an error of its own.

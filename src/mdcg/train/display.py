@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from mdcg.train.group import Group
-from mdcg.train.state import Row
+from mdcg.train.state import HistoryRow
 
 logger = logging.getLogger(__name__)
 PAUSE = 10.0  # seconds between two lines, at least
@@ -61,7 +61,7 @@ class TrainingDisplay:
         self._bars.advance(self._bar, count)
         self._refresh()
 
-    def epoch(self, task: int, epoch: int, loss: float, rows: Sequence[Row]) -> None:
+    def epoch(self, task: int, epoch: int, loss: float, rows: Sequence[HistoryRow]) -> None:
         """An epoch is over. What `rows` say of each member is for others."""
         self._epoch = f"task {task + 1}, epoch {epoch + 1}, loss {loss:.3f}"
         self._refresh()

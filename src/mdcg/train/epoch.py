@@ -24,7 +24,7 @@ DRAWN = (Purpose.REPLAY, Purpose.CROP, Purpose.FLIP)
 
 @dataclass(frozen=True)
 class EpochDraws:
-    """Per member and step: the current images first, then those from memory."""
+    """The draws of an epoch, per member and step: the current images first, then those from memory."""
 
     index: Tensor  # (K, steps, places) into the training images
     labels: Tensor  # (K, steps, places) class positions
@@ -34,7 +34,7 @@ class EpochDraws:
     passes: tuple[int, ...] = field(kw_only=True)  # places of each forward pass of a step
 
     def at(self, step: int | Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """One step's draws; `step` may be counted on the device, as a tensor (1,)."""
+        """The draws of one step; `step` may be counted on the device, as a tensor (1,)."""
         parts = (self.index, self.labels, self.corner, self.flipped)
         if isinstance(step, int):
             index, labels, corner, flipped = (part[:, step] for part in parts)
@@ -68,7 +68,7 @@ class Prefetcher:
         self._next: tuple[tuple[int, int], Future[EpochDraws]] | None = None
 
     def draw(self, memories: list[Memory], task: int, epoch: int) -> EpochDraws:
-        """Of one epoch, on the host."""
+        """The draws of one epoch, on the host."""
         if self._next is not None and self._next[0] == (task, epoch):
             draws = self._next[1].result()
         else:
@@ -80,13 +80,14 @@ class Prefetcher:
 
 
 def steps_per_epoch(group: Group, task: int) -> Ints:
-    """(K,) how many steps each member's epoch takes."""
+    """The number of steps that each member's epoch takes, (K,)."""
     batch = group.training.batch_size
     images = [_images(group, k, task) for k in range(len(group.members))]
     return np.array([-(-count // batch) for count in images], np.int64)
 
 
 def draw_epoch(group: Group, memories: list[Memory], task: int, epoch: int) -> EpochDraws:
+    """Draw one epoch for all members, on the host."""
     steps = steps_per_epoch(group, task)
     batch = group.training.batch_size
     draws = group.memory_draws(task)
@@ -123,7 +124,7 @@ def draw_epoch(group: Group, memories: list[Memory], task: int, epoch: int) -> E
 
 
 def _images(group: Group, k: int, task: int) -> int:
-    """How many an epoch visits."""
+    """The number of images that an epoch visits."""
     if group.method.trains_on != "memory":
         return len(_pool(group, k, task))
     view = group.views[k]

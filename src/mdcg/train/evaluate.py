@@ -1,4 +1,4 @@
-"""What the model answers, and how often it is right, in large batches of images as they are."""
+"""The evaluation: what the model answers, and how often it is right, in large batches of unaugmented images."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ EVAL_BATCH = 256  # images of each member; fixed, so that rounding does not depe
 
 
 @torch.no_grad()
-def answers(model: Model, images: Tensor, index: Tensor, pixels: Pixels, compute: Compute) -> Tensor:
+def logits_of(model: Model, images: Tensor, index: Tensor, pixels: Pixels, compute: Compute) -> Tensor:
     """The logits (K, n, outputs) of images (K, n)."""
     return _of_all(model, model.logits, images, index, pixels, compute)
 
 
 @torch.no_grad()
-def features(model: Model, images: Tensor, index: Tensor, pixels: Pixels, compute: Compute) -> Tensor:
-    """What the head is given (K, n, features) of images (K, n)."""
+def features_of(model: Model, images: Tensor, index: Tensor, pixels: Pixels, compute: Compute) -> Tensor:
+    """The features (K, n, features) of images (K, n): what the head is given."""
     return _of_all(model, model.features, images, index, pixels, compute)
 
 
 @torch.no_grad()
 def evaluate(model: Model, images: Tensor, group: Group, pixels: Pixels, compute: Compute) -> Ints:
-    """Correct predictions (K, classes) on the images of all classes learned so far."""
+    """Count correct predictions (K, classes) on the images of all classes learned so far."""
     seen = model.head.classes
     lists = [view.eval_indices_of(seen) for view in group.views]
     members, longest = len(lists), max(len(indices) for indices in lists)
@@ -63,7 +63,7 @@ def _of_all(model: Model, ask: Ask, images: Tensor, index: Tensor, pixels: Pixel
 def _in_batches(
     model: Model, ask: Ask, images: Tensor, index: Tensor, pixels: Pixels, compute: Compute
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Places and answers of one batch after the other; `index` (K, n) has whole batches."""
+    """The places and answers of one batch after the other; `index` (K, n) has whole batches."""
     was_training = model.training
     model.eval()
     for start in range(0, index.shape[1], EVAL_BATCH):

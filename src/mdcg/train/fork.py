@@ -1,4 +1,4 @@
-"""Task 1 trained once for all members that share it.
+"""Forking: task 1 is trained once for all members that share it.
 
 Members of one seed that differ in memory size or in a method's settings are the same run until task 1 is over, if
 the method says so. One of them, the founder, trains for all; after that each goes its own way.
@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from mdcg.train.group import Group
 from mdcg.train.precision import Compute
-from mdcg.train.state import State, dump, empty_memories, fill_memories, restore, select
+from mdcg.train.state import State, dump, empty_memories, fill_memories, restore, select_members
 
 
 def founders(group: Group) -> tuple[Group, list[int]]:
@@ -26,8 +26,8 @@ def founders(group: Group) -> tuple[Group, list[int]]:
 
 
 def fork(state: State, group: Group, parents: list[int], compute: Compute) -> State:
-    """The group's state after task 1, from its founders'."""
-    forked = restore(*select(*dump(state), parents), group, compute)
+    """Make the group's state after task 1, from its founders'."""
+    forked = restore(*select_members(*dump(state), parents), group, compute)
     forked.memories = empty_memories(group)
     fill_memories(forked, group, task=0)
     forked.forked = True

@@ -19,6 +19,8 @@ AT_ONCE = 4  # steps of one replay, where so many are left
 
 
 class TrainStep(Protocol):
+    """A function that makes one training step."""
+
     def __call__(self, draws: EpochDraws, step: Tensor, resting: bool) -> None: ...
 
 
@@ -38,7 +40,7 @@ class GraphedSteps:
         self.step.fill_(step)
 
     def run(self, left: int, resting: bool) -> int:
-        """Up to `left` steps, all with members that rest or all without; how many were made."""
+        """Make up to `left` steps, all with members that rest or all without; return how many were made."""
         count = AT_ONCE if left >= AT_ONCE else 1
         kind = (count, resting)
         if kind not in self._replays:

@@ -21,7 +21,7 @@ SMALL = 16  # pixels of an image's side
 
 @dataclass(frozen=True)
 class Member:
-    """One run: everything in which members of a group may differ."""
+    """A run as a member of a group: everything in which members may differ."""
 
     seed: int
     memory: int
@@ -31,7 +31,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Training:
-    """Everything in which members of a group agree."""
+    """The settings of training: everything in which members of a group agree."""
 
     tasks: int
     backbone: str
@@ -64,7 +64,7 @@ class Group:
 
     @property
     def method(self) -> Method:
-        """The first member's: in all but its float fields that of the others too."""
+        """The first member's method, which is that of the others too in all but its float fields."""
         return self.members[0].method
 
     @property
@@ -74,11 +74,11 @@ class Group:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Classes of each task."""
+        """The number of classes of each task."""
         return self.views[0].scenario.sizes
 
     def memory_draws(self, task: int) -> list[Draw]:
-        """What every step of a task takes from memory."""
+        """The batches that every step of a task takes from memory."""
         if not self.method.gradient_per_task:
             return self.method.memory_draws(self.training.batch_size, self.sizes[:task])
         draws, most = [], np.sort(self.dataset.counts())[::-1]
@@ -90,7 +90,7 @@ class Group:
         return draws
 
     def passes(self, task: int) -> tuple[int, ...]:
-        """Images of each forward pass of a step: the current ones with all that join them, then the others' own."""
+        """The images of each forward pass of a step: the current ones with those that join them, then the others."""
         joint, own = self.training.batch_size, list[int]()
         for draw in self.memory_draws(task):
             if self.training.passes == "joint" or draw.joins:  # these come first, see `Method`
@@ -101,11 +101,12 @@ class Group:
 
     @property
     def threads(self) -> int | None:
-        """On a CPU: one for small images, which gain nothing from more, so that results are the same on any machine."""
+        """The threads on a CPU: one for small images, which gain nothing from more, so that machines do not matter."""
         return 1 if self.dataset.shape[1] <= SMALL else None
 
     @cached_property
     def views(self) -> tuple[MemberData, ...]:
+        """The view that each member has of the dataset."""
         return tuple(
             MemberData(self.dataset, self._scenario(member), member.seed, self.training) for member in self.members
         )
@@ -115,7 +116,7 @@ class Group:
 
 
 class MemberData:
-    """One member's view of the dataset: which images belong to which task, by class position."""
+    """A member's view of the dataset: which images belong to which task, by class position."""
 
     def __init__(self, dataset: Dataset, scenario: Scenario, seed: int, training: Training) -> None:
         self.scenario = scenario
@@ -138,11 +139,13 @@ class MemberData:
         self.eval_total = np.bincount(seen, minlength=dataset.classes)
 
     def train_indices(self, positions: range) -> Ints:
+        """The training images of these classes."""
         return np.concatenate([self._train_of[position] for position in positions])
 
     def by_class(self, positions: range) -> dict[int, Ints]:
+        """The training images of each of these classes."""
         return {position: self._train_of[position] for position in positions}
 
     def eval_indices_of(self, classes: int) -> Ints:
-        """Images to evaluate on, of the first `classes` positions."""
+        """The images to evaluate on, of the first `classes` positions."""
         return self.eval_indices[self.eval_positions[self.eval_indices] < classes]

@@ -18,27 +18,27 @@ from mdcg.switches import switched_off
 from mdcg.train import state as states
 from mdcg.train.augment import Pixels
 from mdcg.train.epoch import EpochDraws, Prefetcher, steps_per_epoch
-from mdcg.train.evaluate import answers, evaluate
+from mdcg.train.evaluate import evaluate, logits_of
 from mdcg.train.graph import WARM_UP, GraphedSteps
 from mdcg.train.group import Group
 from mdcg.train.past_tasks import PastTasks, flat, parts
 from mdcg.train.precision import Compute
 from mdcg.train.signals import Stopped
-from mdcg.train.state import Row, State
+from mdcg.train.state import HistoryRow, PlainValues, State
 from mdcg.train.stored_logits import keep
 
 SAVING = 0.03  # the share of the time that saving may take, beyond the first epoch and a stop
 
 
 class Watcher(Protocol):
-    """What a progress display learns of a run, and of its epochs the row of each member."""
+    """Whatever is told of the steps, and of each epoch with the row of each member."""
 
     def step(self, count: int) -> None: ...
-    def epoch(self, task: int, epoch: int, loss: float, rows: Sequence[Row]) -> None: ...
+    def epoch(self, task: int, epoch: int, loss: float, rows: Sequence[HistoryRow]) -> None: ...
 
 
 class Probing(Protocol):
-    """What looks at the state as it changes, and leaves it as it is."""
+    """Whatever looks at the state as it changes, and leaves it as it is."""
 
     @property
     def needs_start(self) -> bool:
@@ -52,7 +52,7 @@ class Probing(Protocol):
 
 @dataclass(frozen=True)
 class Batch:
-    """The images of one step: the current ones, then those from memory."""
+    """A batch of one step: the current images, then those from memory."""
 
     images: Tensor  # (K, places, C, H, W)
     labels: Tensor  # (K, places)
@@ -61,7 +61,7 @@ class Batch:
     passes: tuple[int, ...]  # so many go through the network together, one such group after the other
 
     def part(self, start: int, end: int) -> Batch:
-        """Some of them as a batch of its own, all current."""
+        """Take some places as a batch of its own, all current."""
         own = slice(start, end)
         size = end - start
         return Batch(self.images[:, own], self.labels[:, own], self.index[:, own], size, (size,))
@@ -78,7 +78,7 @@ class Trainer:
         self,
         group: Group,
         compute: Compute,
-        save: Callable[[dict[str, Tensor], Row], None] = lambda tensors, values: None,
+        save: Callable[[dict[str, Tensor], PlainValues], None] = lambda tensors, values: None,
         should_stop: Callable[[], bool] = lambda: False,
         watcher: Watcher | None = None,
         probes: Probing | None = None,
@@ -99,7 +99,7 @@ class Trainer:
         self.method: Method = stack([member.method for member in group.members], device, compute.dtype)
 
     def train(self, state: State, tasks: int | None = None) -> State:
-        """To the end of task number `tasks`, or of the last."""
+        """Train to the end of task number `tasks`, or of the last."""
         try:
             self._train(state, tasks or self.group.training.tasks)
         finally:  # a graph holds on to its memory, its state and this trainer
@@ -107,7 +107,7 @@ class Trainer:
         return state
 
     def forget_task(self) -> None:
-        """Let go of what was made for the steps of one task."""
+        """Release what was made for the steps of one task."""
         self._graph, self._past, self._plain_steps = None, None, 0
 
     def _train(self, state: State, tasks: int) -> None:
@@ -162,7 +162,7 @@ class Trainer:
             self.probes.look(self, state, epoch, step)
 
     def prepare(self, state: State, draws: EpochDraws) -> None:
-        """Before a task's first step: let the backbone compile what it needs, all at once."""
+        """Let the backbone compile what it needs, all at once, before a task's first step."""
         backbone = state.model.backbone
         if isinstance(backbone, ResNet):
             x, size = self.batch(draws, 0).images, self.group.training.batch_size
@@ -185,7 +185,7 @@ class Trainer:
         return 1
 
     def train_step(self, state: State, draws: EpochDraws, step: int | Tensor, resting: bool = False) -> None:
-        """One update of every member; or, if some rest, of those that have so many steps."""
+        """Update every member once; or, if some rest, those that have so many steps."""
         batch = self.batch(draws, step)
         active = draws.steps > step if resting else None
         at_rest = [buffer.clone() for buffer in state.model.statistics()] if resting else None
@@ -200,12 +200,13 @@ class Trainer:
             state.hits += hits
 
     def batch(self, draws: EpochDraws, step: int | Tensor) -> Batch:
+        """Make the batch of one step from its draws."""
         index, labels, corner, flipped = draws.at(step)
         x = self.pixels.view(self.images, index.flatten(), corner.flatten(0, 1), flipped.flatten())
         return Batch(x.unflatten(0, index.shape), labels, index, self.group.training.batch_size, draws.passes)
 
     def gradients(self, state: State, batch: Batch) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Loss (K,), logits of the current images, and the gradient of every parameter."""
+        """Compute the loss (K,), the logits of the current images, and the gradient of every parameter."""
         if not (self.method.gradient_per_task and state.task):
             return self._gradient(state, batch)
         memory = batch.part(batch.current, batch.images.shape[1])
@@ -214,7 +215,7 @@ class Trainer:
         return loss, logits, parts(self.method.combine(flat(gradient), past), gradient)
 
     def past(self, state: State) -> PastTasks:
-        """What gives the gradients of past tasks' memories; made by the first that asks for it in a task."""
+        """The object that gives gradients of past tasks' memories; made by the first that asks for it in a task."""
         if self._past is None or not self._past.is_of(state):
             self._past = None  # before the next one takes as much memory
             self._past = PastTasks(state, self.group, self.compute)
@@ -226,7 +227,7 @@ class Trainer:
         return loss.detach(), logits, list(found)
 
     def forward(self, state: State, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Loss (K,) and logits of the current images."""
+        """Compute the loss (K,) and the logits of the current images."""
         x, labels, size = batch.images, batch.labels, batch.current
         past = tuple(state.model.head.sizes[:-1])
         with self.compute.autocast():
@@ -257,16 +258,16 @@ class Trainer:
         return self.method.loss(step), current.detach()
 
     def begin_task(self, state: State) -> None:
-        """With the logits of the images that came into memory after the last one."""
+        """Begin a task, first storing the logits of the images that came into memory after the last one."""
         if self.method.stores_logits and state.task > 0:
-            asked = partial(answers, state.model, self.images, pixels=self.pixels, compute=self.compute)
+            asked = partial(logits_of, state.model, self.images, pixels=self.pixels, compute=self.compute)
             state.stored_logits = keep(state.stored_logits, state.memories, len(self.images), asked)
         states.begin_task(state, self.group)
         if state.task > 0 and self.probes and self.probes.needs_start:
-            state.start = states.fixed(state.model)
+            state.start = states.frozen_copy(state.model)
 
     def _finish_epoch(self, state: State) -> None:
-        """Close the epoch's books; after a task's last epoch, evaluate and fill the memory."""
+        """Write the epoch into the history; after a task's last epoch, evaluate and fill the memory."""
         started = time.perf_counter()
         training, task, epoch = self.group.training, state.task, state.epoch
         steps = steps_per_epoch(self.group, task)
@@ -278,7 +279,7 @@ class Trainer:
         if last or (every and (epoch + 1) % every == 0):
             correct = evaluate(state.model, self.eval_images, self.group, self.pixels, self.compute)
         for k in range(len(self.group.members)):
-            row: Row = {
+            row: HistoryRow = {
                 "task": task + 1,
                 "epoch": epoch + 1,
                 "loss": losses[k],
@@ -311,12 +312,12 @@ class Trainer:
 
 
 def total_steps(group: Group) -> int:
-    """Of a whole run, for a progress display."""
+    """The number of steps of a whole run, for a progress display."""
     return sum(group.training.epochs * _most_steps(group, task) for task in range(group.training.tasks))
 
 
 def steps_done(group: Group, state: State) -> int:
-    """Of `total_steps`, when `state` was saved."""
+    """The number of `total_steps` that were done when `state` was saved."""
     done = sum(group.training.epochs * _most_steps(group, task) for task in range(state.task))
     if state.task < group.training.tasks:
         done += state.epoch * _most_steps(group, state.task) + state.step

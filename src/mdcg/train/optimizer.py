@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class SGD:
-    """v ← μ v + g, p ← p − η v, without weight decay (paper, Section 4.1).
+    """The update v ← μ v + g, p ← p − η v, without weight decay (paper, Section 4.1).
 
     Velocities go by parameter name, so that they outlive a head's growth: what existed keeps its velocity,
     what is new starts at zero.

@@ -1,4 +1,4 @@
-"""Gradients of every past task's memory, of many tasks in one pass.
+"""The gradients of every past task's memory, of many tasks in one pass.
 
 A pass for each task is hundreds of launches for a few images. But a model of K members is K models side by side
 already: here past tasks become members too, of a wider model that holds the same weights for each task. One forward and
@@ -34,9 +34,10 @@ class PastTasks:
         sizes = [draw.size for draw in group.memory_draws(state.task)]
         self.passes = list(passes(sizes, together(state.model, compute)))
         methods = [member.method for member in group.members]
-        self._wide = {tasks: Wide(state.model, tasks, methods, compute) for tasks, _ in self.passes}
+        self._wide = {tasks: WideModel(state.model, tasks, methods, compute) for tasks, _ in self.passes}
 
     def is_of(self, state: State) -> bool:
+        """Whether it was made for this model and task."""
         return self.model is state.model and self.task == state.task
 
     def prepare(self, images: Tensor) -> None:
@@ -47,22 +48,22 @@ class PastTasks:
                 backbone.prepare(wide.apart(images[:, places]))
 
     def gradients(self, images: Tensor, labels: Tensor, teacher: Model | None) -> Tensor:
-        """Of each past task, (K, tasks, P), given the memory's images (K, places, …), task after task."""
+        """The gradients of each past task, (K, tasks, P), given the memory's images (K, places, …), task after task."""
         found = [
             wide.gradients(images[:, places], labels[:, places], teacher, self.compute)
             for wide, places in self._places()
         ]
         return torch.cat(found, 1)
 
-    def _places(self) -> Iterator[tuple[Wide, slice]]:
+    def _places(self) -> Iterator[tuple[WideModel, slice]]:
         end = 0
         for tasks, size in self.passes:
             start, end = end, end + tasks * size
             yield self._wide[tasks], slice(start, end)
 
 
-class Wide:
-    """A model's members once for each of so many tasks: as those of the first task, then of the second, and so on."""
+class WideModel:
+    """A model with all members once for each of so many tasks: those of the first task, then of the second, etc."""
 
     def __init__(self, model: Model, tasks: int, methods: Sequence[Method], compute: Compute) -> None:
         self.tasks = tasks
@@ -78,12 +79,12 @@ class Wide:
         self._retained = [1 if part is None else part for part in model.retained()]  # None: a task is by itself
 
     def apart(self, x: Tensor) -> Tensor:
-        """What belongs to the places of some tasks, member by member: (K, tasks·size, …) → (tasks·K, size, …)."""
+        """Split the places of some tasks, member by member: (K, tasks·size, …) → (tasks·K, size, …)."""
         by_task: Tensor = x.unflatten(1, (self.tasks, -1))
         return by_task.transpose(0, 1).flatten(0, 1)
 
     def gradients(self, images: Tensor, labels: Tensor, teacher: Model | None, compute: Compute) -> Tensor:
-        """Of each task, (K, tasks, P); statistics of the model that was copied move on as by separate passes."""
+        """The gradients of each task, (K, tasks, P); statistics of the copied model move on as by separate passes."""
         torch._foreach_copy_(self._to, self._from)
         taught = None
         with compute.autocast():
@@ -125,7 +126,7 @@ def together(model: Model, compute: Compute) -> bool:
 
 
 def passes(sizes: Sequence[int], together: bool) -> Iterator[tuple[int, int]]:
-    """In turn, of how many tasks each pass is and how many images each of them has; sizes as in `sizes`.
+    """The number of tasks of each pass and of images of each of these tasks, in turn; sizes as in `sizes`.
 
     >>> list(passes([300, 300, 300, 300, 299], together=True))
     [(2, 300), (2, 300), (1, 299)]
@@ -138,11 +139,11 @@ def passes(sizes: Sequence[int], together: bool) -> Iterator[tuple[int, int]]:
 
 
 def flat(gradient: Sequence[Tensor]) -> Tensor:
-    """One vector for each member, (K, P)."""
+    """Flatten gradients to one vector for each member, (K, P)."""
     return torch.cat([part.flatten(1) for part in gradient], 1)
 
 
 def parts(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """The reverse of `flat`."""
+    """Split a vector into gradients again, the reverse of `flat`."""
     found = vector.split([part[0].numel() for part in like], 1)
     return [own.view(part.shape) for own, part in zip(found, like, strict=True)]

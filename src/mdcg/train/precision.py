@@ -1,4 +1,4 @@
-"""Where and in which number format a run computes."""
+"""The device and the number format in which a run computes."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ class Compute:
 
     @property
     def dtype(self) -> torch.dtype:
+        """The number format of parameters, statistics and loss."""
         return torch.float64 if self.precision == "fp64" else torch.float32
 
     @property
     def maps(self) -> torch.dtype:
-        """Of images and feature maps."""
+        """The number format of images and feature maps."""
         return torch.bfloat16 if self.precision == "bf16" else self.dtype
 
     @property
@@ -42,7 +43,7 @@ class Compute:
 
     @contextlib.contextmanager
     def settings(self, threads: int | None = None) -> Iterator[None]:
-        """TF32 and fused kernels on or off for the length of a run, on a CPU with so many threads."""
+        """Switch TF32 and fused kernels on or off for the length of a run, on a CPU with so many threads."""
         before = torch.get_num_threads()
         matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
         tf32 = self.precision == "tf32"
@@ -58,15 +59,16 @@ class Compute:
             torch.set_num_threads(before)
 
     def wait(self) -> None:
-        """Until the device has done all it was given: what is timed next is then its own."""
+        """Wait until the device has done all it was given: what is timed next is then its own."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def put(self, array: npt.NDArray[Any]) -> Tensor:
-        """A host array on the device."""
+        """Copy a host array to the device."""
         return torch.from_numpy(array).to(self.device)
 
     def autocast(self) -> torch.autocast:
+        """The context in which the backbone computes in bf16, where that is asked for."""
         # Each weight is used once per pass: there is nothing to cache, and a cache would not survive a CUDA graph.
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16", cache_enabled=False)
 
@@ -79,14 +81,14 @@ def compute(device: str, precision: str) -> Compute:
     if chosen not in ("cpu", "cuda"):
         raise unknown("device", device, ("auto", "cpu", "cuda"))
     if chosen == "cuda" and (trouble := _cuda_trouble()):
-        raise MdcgError(f"no CUDA GPU can be used here ({trouble}); mend that, or use --device cpu.")
+        raise MdcgError(f"no CUDA GPU can be used here ({trouble}); fix that, or use --device cpu.")
     if precision == "auto":
         precision = "tf32" if chosen == "cuda" else "fp32"
     return Compute(torch.device(chosen), precision)
 
 
 def _cuda_trouble() -> str | None:
-    """Why the GPU cannot be used: PyTorch knows of missing and old drivers, and of GPUs it has no code for."""
+    """The trouble with the GPU, if any: PyTorch knows of missing and old drivers, and of GPUs it has no code for."""
     if not torch.backends.cuda.is_built():
         return "this PyTorch was built without CUDA"
     try:

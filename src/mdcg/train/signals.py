@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: finish the step, save, leave. A second Ctrl-C leaves at once."""
+"""The handling of Ctrl-C and SIGTERM: finish the step, save, leave. A second Ctrl-C leaves at once."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from types import FrameType, TracebackType
 
 
 class Stopped(KeyboardInterrupt):
-    """Training was asked to stop; its state has been saved."""
+    """The error that ends training when it was asked to stop; its state has been saved."""
 
     signal: int = signal.SIGINT
 
 
 class StopSignals:
-    """While active, the first signal is only noted; `requested` tells the loop."""
+    """A context in which the first signal is only noted; `requested` tells the loop."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
         self._before: dict[int, object] = {}
 
     def requested(self) -> bool:
+        """Whether a signal has come."""
         return self.signal is not None
 
     def __enter__(self) -> StopSignals:

@@ -1,4 +1,4 @@
-"""Everything that changes while a group trains, and its form on disk."""
+"""The state: everything that changes while a group trains, and its form on disk."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ from mdcg.train.optimizer import SGD
 from mdcg.train.precision import Compute
 from mdcg.train.stored_logits import StoredLogits
 
-Row = dict[str, Any]
+HistoryRow = dict[str, Any]  # of one epoch: its losses and accuracies
+MeasuredRow = dict[str, Any]  # of one look of a probe: when it looked, and what it measured
+PlainValues = dict[str, Any]  # what a checkpoint holds beside tensors, fit for JSON
 
 
 @dataclass
 class State:
-    """(task, epoch, step) is what comes next; `task_begun` says whether the head already has its classes.
+    """The state of a group. (task, epoch, step) is what comes next; `task_begun` says whether the head has its classes.
 
     Until it is `forked`, after task 1, the state is that of the group's founders.
     """
@@ -38,8 +40,8 @@ class State:
     correct: Ints  # (K, tasks, classes): correct predictions after each task
     loss_sum: Tensor  # (K,) over the steps of the current epoch
     hits: Tensor  # (K,) correct among the current images of the epoch
-    history: list[list[Row]]  # per member, one row per epoch
-    measured: list[list[Row]]  # per member, one row per look of a probe
+    history: list[list[HistoryRow]]  # per member, one row per epoch
+    measured: list[list[MeasuredRow]]  # per member, one row per look of a probe
     measuring: dict[str, float] = field(default_factory=dict)  # seconds of each probe, of the whole group
     teacher: Model | None = None
     start: Model | None = None  # the model as it was when the task began, for probes that need it
@@ -51,7 +53,7 @@ class State:
     forked: bool = False
 
     def failures(self, group: Group) -> dict[int, str]:
-        """Members whose loss was not finite, and what to say of each. They harm nobody else in the group."""
+        """The members whose loss was not finite, and what to say of each. They harm nobody else in the group."""
         found = {}
         for k, (member, rows) in enumerate(zip(group.members, self.history, strict=True)):
             broken = next((row for row in rows if not math.isfinite(row["loss"])), None)
@@ -67,10 +69,12 @@ class State:
 
     @property
     def task_begun(self) -> bool:
+        """Whether the head already has the classes of the current task."""
         return len(self.model.head.sizes) > self.task
 
 
 def fresh(group: Group, compute: Compute) -> State:
+    """The state of a group before task 1."""
     training, members = group.training, group.members
     return State(
         model=_new_model(group).to(compute.device, compute.dtype),
@@ -90,7 +94,7 @@ def empty_memories(group: Group) -> list[Memory]:
 
 
 def _new_model(group: Group) -> Model:
-    """As its members' seeds make it, without classes."""
+    """Make a model without classes from its members' seeds."""
     training, members = group.training, group.members
     settings = {name: [member.head_settings[name] for member in members] for name in members[0].head_settings}
     seeds = [member.seed for member in members]
@@ -109,22 +113,23 @@ def begin_task(state: State, group: Group) -> None:
     state.model.grow(group.sizes[state.task])
     state.optimizer.follow(state.model.named_parameters())
     if group.method.uses_teacher and state.task > 0:
-        state.teacher = fixed(state.model)
+        state.teacher = frozen_copy(state.model)
 
 
-def fixed(model: Model) -> Model:
-    """As it is now, for good."""
+def frozen_copy(model: Model) -> Model:
+    """Make a copy of the model as it is now, which never changes."""
     return copy.deepcopy(model).requires_grad_(False).eval()
 
 
 def end_task(state: State, group: Group) -> None:
-    """Keep a random subset of the task's images in memory."""
+    """Let go of the teacher, and keep a random subset of the task's images in memory."""
     state.teacher = state.start = None
     if not group.method.fills_memory_first():
         fill_memories(state, group, state.task)
 
 
 def fill_memories(state: State, group: Group, task: int) -> None:
+    """Add the images of a task to the memories."""
     if not group.method.uses_memory:
         return
     for memory, member, view in zip(state.memories, group.members, group.views, strict=True):
@@ -135,8 +140,8 @@ def fill_memories(state: State, group: Group, task: int) -> None:
             memory.second.add(arrived, stream(member.seed, Purpose.KEEP_SECOND, task))
 
 
-def dump(state: State) -> tuple[dict[str, Tensor], Row]:
-    """The state as tensors and plain values."""
+def dump(state: State) -> tuple[dict[str, Tensor], PlainValues]:
+    """Turn the state into tensors and plain values."""
     tensors = {
         "correct": torch.from_numpy(state.correct.copy()),
         "loss_sum": state.loss_sum,
@@ -170,13 +175,15 @@ def dump(state: State) -> tuple[dict[str, Tensor], Row]:
 
 
 def _held(memories: Sequence[Memory]) -> dict[str, Memory]:
-    """Every memory by its name on disk."""
+    """The memories of all members, by their names on disk."""
     second = {f"second.{k}": memory.second for k, memory in enumerate(memories) if memory.second is not None}
     return {f"memory.{k}": memory for k, memory in enumerate(memories)} | second
 
 
-def select(tensors: dict[str, Tensor], values: Row, members: Sequence[int]) -> tuple[dict[str, Tensor], Row]:
-    """What `dump` would have given of these members alone; one may be named several times."""
+def select_members(
+    tensors: dict[str, Tensor], values: PlainValues, members: Sequence[int]
+) -> tuple[dict[str, Tensor], PlainValues]:
+    """Select what `dump` would have given of these members alone; one may be named several times."""
     chosen = torch.tensor(members)
     own = ("memory.", "second.", "measured.")  # each member's apart, for they differ in length
     picked = {name: tensor[chosen.to(tensor.device)] for name, tensor in tensors.items() if not name.startswith(own)}
@@ -187,16 +194,16 @@ def select(tensors: dict[str, Tensor], values: Row, members: Sequence[int]) -> t
     return picked, {**values, "memories": held, "history": history}
 
 
-def restore(tensors: dict[str, Tensor], values: Row, group: Group, compute: Compute) -> State:
-    """The state that `dump` wrote, on any device."""
+def restore(tensors: dict[str, Tensor], values: PlainValues, group: Group, compute: Compute) -> State:
+    """Make the state from what `dump` wrote, on any device."""
     state = fresh(group, compute)
     for size in values["sizes"]:
         state.model.grow(size)
     if values["has_teacher"]:
-        state.teacher = fixed(state.model)
+        state.teacher = frozen_copy(state.model)
         state.teacher.load_state_dict(below("teacher.", tensors))
     if values["has_start"]:
-        state.start = fixed(state.model)
+        state.start = frozen_copy(state.model)
         state.start.load_state_dict(below("start.", tensors))
     state.model.load_state_dict(below("model.", tensors))
     state.optimizer.velocity = {name: value.to(compute.device) for name, value in below("velocity.", tensors).items()}

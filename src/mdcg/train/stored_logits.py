@@ -1,4 +1,4 @@
-"""Logits kept with the memory: what the model answered to an image when it came in."""
+"""The logits kept with the memory: what the model answered to an image when it came in."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from mdcg.memory import Memory
 
 @dataclass(frozen=True)
 class StoredLogits:
-    """A member with fewer images than the others repeats some, so that all have the same number of places."""
+    """The logits of each member's memory images. A member with fewer images than the others repeats some, so that all
+    have the same number of places."""
 
     index: Tensor  # (K, places) images, on the host
     logits: Tensor  # (K, places, outputs)
@@ -41,7 +42,7 @@ class StoredLogits:
 def keep(
     before: StoredLogits | None, memories: Sequence[Memory], images: int, answer: Callable[[Tensor], Tensor]
 ) -> StoredLogits:
-    """What was kept before of the images still in memory, and the model's answers to those that are new there."""
+    """Keep the logits of the images still in memory, and ask the model for those of images that are new there."""
     places = max(len(memory) for memory in memories)
     index = torch.from_numpy(np.stack([np.resize(memory.indices(), places) for memory in memories]))
     logits = answer(index)

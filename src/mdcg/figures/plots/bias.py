@@ -9,7 +9,7 @@ from matplotlib.figure import Figure as Drawing
 
 from mdcg.errors import MdcgError
 from mdcg.figures import captions, style
-from mdcg.figures.base import FIGURES, OfRuns, Row, memory, recipe_of
+from mdcg.figures.base import FIGURES, Row, RunFigure, memory, recipe_of
 from mdcg.figures.plots import single
 from mdcg.figures.plots.tasks import some
 from mdcg.figures.selection import one_setting
@@ -26,7 +26,7 @@ PANELS = {
 
 
 @FIGURES.register("bias")
-class Bias(OfRuns):
+class Bias(RunFigure):
     """Replay's logits and forgetting on the memory's images, and its forgetting on test images."""
 
     probes: ClassVar[tuple[str, ...]] = ("memory",)
@@ -82,7 +82,7 @@ class Bias(OfRuns):
 
 
 def _of_run(run: FinishedRun) -> list[Row]:
-    """With what has changed since each task had just been learned: since the task after it began."""
+    """The rows of a run, with the change since each task had just been learned: since the task after it began."""
     looks = run.measured("memory")
     learned = {row["task"] - 1: row for row in looks if row["epoch"] == 0}
     rows = []

@@ -1,4 +1,4 @@
-"""Which class is taken for which when all tasks are learned."""
+"""The figure that shows which class is taken for which when all tasks are learned."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure as Drawing
 
 from mdcg.figures import captions, style
-from mdcg.figures.base import FIGURES, OfRuns, Row, memory, recipe_of
+from mdcg.figures.base import FIGURES, Row, RunFigure, memory, recipe_of
 from mdcg.figures.plots.tasks import task_of
 from mdcg.figures.selection import one_setting_each
 from mdcg.metrics import Matrix
@@ -26,7 +26,7 @@ TICKS = (0, 1, 5, 20, 50, 100)  # percent
 
 
 @FIGURES.register("confusion")
-class Confusion(OfRuns):
+class Confusion(RunFigure):
     """Predicted against true classes after the last task, per method."""
 
     probes: ClassVar[tuple[str, ...]] = ("confusion",)
@@ -85,7 +85,7 @@ class Confusion(OfRuns):
 
 
 def percent(rows: Sequence[Row]) -> Matrix:
-    """Of each true class, the mean over seeds: [true][predicted]."""
+    """The percentage of each true class's images, the mean over seeds: [true][predicted]."""
     classes, seeds = max(row["true"] for row in rows) + 1, sorted({row["seed"] for row in rows})
     counts = np.zeros((len(seeds), classes, classes))
     for row in rows:
@@ -117,6 +117,6 @@ def _matrix(ax: Axes, rows: Sequence[Row], title: str) -> Any:
 
 
 def _sizes(rows: Sequence[Row]) -> list[int]:
-    """Classes of each task."""
+    """The number of classes of each task."""
     tasks = sorted({(row["task_true"], row["true"]) for row in rows})
     return [len(list(own)) for _, own in groupby(tasks, key=lambda pair: pair[0])]

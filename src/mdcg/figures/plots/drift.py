@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 
 from mdcg.figures import captions, style
-from mdcg.figures.base import FIGURES, OfRuns, Row, memory, recipe_of
+from mdcg.figures.base import FIGURES, Row, RunFigure, memory, recipe_of
 from mdcg.figures.plots import single
 from mdcg.figures.selection import side_by_side
 from mdcg.recipes.recipe import Recipe
@@ -19,7 +19,7 @@ SHOWN = ("der", "replay", "ld", "md-cg")
 
 
 @FIGURES.register("drift")
-class Drift(OfRuns):
+class Drift(RunFigure):
     """KL between the predictions for past test images when a task begins and during its training."""
 
     probes: ClassVar[tuple[str, ...]] = ("drift",)
@@ -65,7 +65,7 @@ class Drift(OfRuns):
 
 
 def _over_past_tasks(rows: Sequence[Row]) -> dict[tuple[int, int, int], float]:
-    """The mean, by seed, task and epoch."""
+    """The mean over past tasks, by seed, task and epoch."""
     found: dict[tuple[int, int, int], list[float]] = {}
     for row in rows:
         found.setdefault((row["seed"], row["task"], row["epoch"]), []).append(row["kl"])

@@ -1,4 +1,4 @@
-"""Where the backbone puts the classes before and after the last task, on a map."""
+"""The figure that maps where the backbone puts the classes before and after the last task."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 from mdcg.figures import style
-from mdcg.figures.base import FIGURES, OfRuns, Row, memory, recipe_of
+from mdcg.figures.base import FIGURES, Row, RunFigure, memory, recipe_of
 from mdcg.figures.plots.tasks import task_of
 from mdcg.figures.selection import one_setting_each
 from mdcg.metrics import Matrix
@@ -23,7 +23,7 @@ MOMENTS = ("before", "after")
 
 
 @FIGURES.register("embedding")
-class Embedding(OfRuns):
+class Embedding(RunFigure):
     """The features of test images before and after the last task, on their two principal axes."""
 
     probes: ClassVar[tuple[str, ...]] = ("features",)
@@ -31,7 +31,7 @@ class Embedding(OfRuns):
     seeds: ClassVar[str] = "0"
 
     def wanted(self, asked: Recipe) -> list[Recipe]:
-        """Of each method one run: maps of several cannot be averaged."""
+        """The runs that it needs, one of each method: maps of several cannot be averaged."""
         first = asked.model_copy(update={"seeds": asked.seeds[:1]})
         return [recipe_of(first, asked.methods or ["md-cg"], memory(asked))]
 
@@ -59,7 +59,7 @@ class Embedding(OfRuns):
         return rows
 
     def pick(self, runs: Sequence[FinishedRun]) -> list[FinishedRun]:
-        """Of each method the first seed."""
+        """The run of each method that has the first seed."""
         chosen = sorted(one_setting_each(super().pick(runs)), key=lambda run: run.spec.seed, reverse=True)
         return list({run.spec.method: run for run in chosen}.values())
 
@@ -91,7 +91,7 @@ class Embedding(OfRuns):
 
 
 def principal(features: Matrix) -> tuple[Matrix, list[float]]:
-    """Features (n, F) on their first two principal axes (n, 2), and the percent of the variance along each.
+    """Project features (n, F) on their first two principal axes (n, 2); also the percent of the variance along each.
 
     scikit-learn points an axis to where its largest entry is positive, so that the map does not flip.
     """
@@ -114,7 +114,7 @@ def _map(ax: Axes, rows: Sequence[Row], last: int) -> None:
 
 
 def _look(task: int, new: bool) -> dict[str, Any]:
-    """Old tasks light, the new one strong; where looks repeat, the second time hollow."""
+    """The look of a task's points: old tasks light, the new one strong; where looks repeat, the second time hollow."""
     again, place = divmod(task - 1, len(style.LOOKS))
     colour, marker = style.LOOKS[place]["color"], style.LOOKS[place]["marker"]
     if new:

@@ -12,7 +12,7 @@ from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 from mdcg import metrics
 from mdcg.errors import MdcgError
 from mdcg.figures import captions, style
-from mdcg.figures.base import FIGURES, OfRuns, Row, memories, recipe_of
+from mdcg.figures.base import FIGURES, Row, RunFigure, memories, recipe_of
 from mdcg.figures.plots.overhead import overhead
 from mdcg.figures.selection import usual
 from mdcg.methods import METHODS
@@ -24,7 +24,7 @@ SHOWN = ("replay", "der", "er-ace", "er-lode", "md-cg")
 
 
 @FIGURES.register("floats")
-class Floats(OfRuns):
+class Floats(RunFigure):
     """ACC against the additional floats that a method keeps, per method over memory sizes."""
 
     seeds: ClassVar[str] = "0-2"
@@ -47,7 +47,7 @@ class Floats(OfRuns):
         return rows
 
     def pick(self, runs: Sequence[FinishedRun]) -> list[FinishedRun]:
-        """Of each method and memory size the setting with most seeds; at least two sizes."""
+        """The setting with most seeds of each method and memory size; there must be at least two sizes."""
         cells: dict[tuple[str, int], list[FinishedRun]] = {}
         for run in super().pick(runs):
             if METHODS[run.spec.method].uses_memory:

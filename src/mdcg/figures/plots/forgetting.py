@@ -1,4 +1,4 @@
-"""How the accuracy on each task fares as later ones are learned."""
+"""The figure that shows how the accuracy on each task changes as later ones are learned."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 
 from mdcg.figures import captions, style
-from mdcg.figures.base import FIGURES, OfRuns, Row, memory, recipe_of
+from mdcg.figures.base import FIGURES, Row, RunFigure, memory, recipe_of
 from mdcg.figures.plots.tasks import some
 from mdcg.figures.selection import side_by_side
 from mdcg.recipes.recipe import Recipe
@@ -19,7 +19,7 @@ NUMBERS = 10  # which stand side by side below a panel
 
 
 @FIGURES.register("forgetting")
-class Forgetting(OfRuns):
+class Forgetting(RunFigure):
     """Accuracy on each task as later ones are learned, per method."""
 
     def wanted(self, asked: Recipe) -> list[Recipe]:

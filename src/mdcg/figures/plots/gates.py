@@ -1,4 +1,4 @@
-"""What the gates do: how far they close, how far their weights move, and how many predictions hang on them."""
+"""The figure of the gates: how far they close, how far their weights move, and how many predictions depend on them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 from mdcg.figures import captions, style
-from mdcg.figures.base import FIGURES, OfRuns, Row, memory, recipe_of
+from mdcg.figures.base import FIGURES, Row, RunFigure, memory, recipe_of
 from mdcg.figures.plots import single
 from mdcg.figures.selection import one_setting
 from mdcg.recipes.recipe import Recipe
@@ -44,7 +44,7 @@ NUMBERS = 6  # which stand side by side below a panel
 
 
 @FIGURES.register("gates")
-class Gates(OfRuns):
+class Gates(RunFigure):
     """MD-CG: how far gates close, how far their weights move, and how many predictions they change, task by task."""
 
     probes: ClassVar[tuple[str, ...]] = ("gates",)
@@ -105,7 +105,7 @@ class Gates(OfRuns):
 
 
 def _line(ax: Axes, rows: Sequence[Row], key: str, label: str) -> None:
-    """The mean over seeds and, where there are several, each of them: a band would leave a scale of powers below."""
+    """Draw the mean over seeds and, where there are several, each of them: a band would go below a scale of powers."""
     found = {(row["seed"], row["task"]): row[key] for row in rows}
     tasks, seeds = (sorted({moment[place] for moment in found}) for place in (1, 0))
     values = np.array([[found.get((seed, task)) for task in tasks] for seed in seeds], float)

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 from mdcg.figures import captions, style
-from mdcg.figures.base import FIGURES, OfRuns, Row, memory, recipe_of
+from mdcg.figures.base import FIGURES, Row, RunFigure, memory, recipe_of
 from mdcg.figures.plots import single
 from mdcg.figures.selection import one_setting
 from mdcg.metrics import Matrix
@@ -19,7 +19,7 @@ from mdcg.runs.finished import FinishedRun
 
 
 @FIGURES.register("gradients")
-class Gradients(OfRuns):
+class Gradients(RunFigure):
     """DER: cosine between the gradients of its two losses on memory images, per layer, during training."""
 
     probes: ClassVar[tuple[str, ...]] = ("gradients",)
@@ -72,7 +72,7 @@ class Gradients(OfRuns):
         bar.outline.set_visible(False)
 
     def _line(self, ax: Axes, cosines: Matrix, layer: str, tasks: int, epochs: int) -> None:
-        """Of one layer: (seeds, looks)."""
+        """The values of one layer: (seeds, looks)."""
         look = {"color": style.look_of("der", ["der"])["color"]}
         for task in range(2, tasks + 1):  # a line for each: when a task begins, the memory is another one
             own = cosines[:, (task - 2) * (epochs + 1) : (task - 1) * (epochs + 1)]

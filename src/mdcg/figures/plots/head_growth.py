@@ -12,7 +12,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import EngFormatter, NullFormatter
 
 from mdcg.figures import style
-from mdcg.figures.base import FIGURES, OfModels, Row
+from mdcg.figures.base import FIGURES, ModelFigure, Row
 from mdcg.figures.plots.models import features, given
 from mdcg.models.heads import CascadedGates
 from mdcg.recipes.recipe import Recipe
@@ -28,11 +28,11 @@ LOOKS = {
 
 
 @FIGURES.register("head-growth")
-class HeadGrowth(OfModels):
+class HeadGrowth(ModelFigure):
     """Weights of the cascaded gates against the number of tasks, beside the pixels of a memory."""
 
     def measure(self, asked: Recipe) -> list[Row]:
-        """`tasks` of a memory: the first number of tasks whose gates take more than it."""
+        """Count the weights; `tasks` of a memory is the first number of tasks whose gates take more than it."""
         shape, backbone = given(asked)
         inputs, pixels = features(backbone, shape), math.prod(shape)
         memories: list[Row] = [
@@ -83,12 +83,12 @@ class HeadGrowth(OfModels):
 def _write(
     ax: Axes, text: str, place: tuple[float, float], away: tuple[float, float], side: str, within: Any = "data"
 ) -> None:
-    """Beside a place, so many points away."""
+    """Write a text beside a place, so many points away."""
     ax.annotate(text, place, away, within, "offset points", ha=side, va="center", fontsize=8)
 
 
 def formula(tasks: int, features: int) -> int:
-    """Gate weights after so many tasks: G(t) = t(t−1)/2 small layers, one for each pair of tasks, which is
+    """The number of gate weights after so many tasks: G(t) = t(t−1)/2 small layers, one for each pair of tasks, that is
     Σ_i (i−1)·|Y^i| where all tasks have as many classes.
 
     >>> formula(5, 64)
@@ -98,7 +98,7 @@ def formula(tasks: int, features: int) -> int:
 
 
 def counted(features: int, tasks: int) -> list[int]:
-    """The same in a head that is grown, after each task."""
+    """The number of gate weights in a head that is grown, after each task."""
     head = CascadedGates(1, features, gamma=[1.0], beta=[10.0])
     rngs = [np.random.default_rng(0)]
     found = []

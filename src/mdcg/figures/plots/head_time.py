@@ -13,7 +13,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import FormatStrFormatter, NullFormatter
 
 from mdcg.figures import style
-from mdcg.figures.base import FIGURES, OfModels, Row
+from mdcg.figures.base import FIGURES, ModelFigure, Row
 from mdcg.figures.plots.models import given
 from mdcg.figures.plots.module_per_gate import ModulePerGate
 from mdcg.models import Model, build_model
@@ -33,11 +33,11 @@ Timed = dict[str, tuple[Callable[[], object], int]]  # what to call, and how oft
 
 
 @FIGURES.register("head-time")
-class HeadTime(OfModels):
+class HeadTime(ModelFigure):
     """Inference time of cascaded gates and of a plain incremental head against the number of tasks."""
 
     def measure(self, asked: Recipe) -> list[Row]:
-        """Tasks are virtual: heads grow, and images are random numbers."""
+        """Time the heads; tasks are virtual: heads grow, and images are random numbers."""
         shape, backbone = given(asked)
         where = compute(asked.device, asked.precision)
         gated = build_model(backbone, "cascaded-gates", shape, [0], dtype=where.dtype).to(where.device).eval()
@@ -108,7 +108,7 @@ class HeadTime(OfModels):
 
 
 def _growing(gated: Model, plain: Model, shape: tuple[int, int, int], where: Compute) -> Iterator[Timed]:
-    """For each number of tasks, what is timed: heads on the same features, the model on images."""
+    """The functions to time for each number of tasks: heads on the same features, the model on images."""
     noise = torch.randn(1, BATCH, *shape, generator=torch.Generator().manual_seed(0))
     images = noise.to(where.device, where.maps)
     with where.autocast():
@@ -132,7 +132,7 @@ def _whole(model: Model, images: torch.Tensor, where: Compute) -> torch.Tensor:
 
 
 def milliseconds(forward: Callable[[], object], times: int, where: Compute) -> float:
-    """Of one forward, the mean of several in a row: by the GPU's own clock, or the wall's on a CPU."""
+    """The time of one forward pass, the mean of several in a row: by the GPU's own clock, or the wall's on a CPU."""
     if where.device.type == "cuda":
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         where.wait()

@@ -1,4 +1,4 @@
-"""ACC and BWT as heat maps over two settings of one method."""
+"""The heat maps of ACC and BWT over two settings of one method."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 
 from mdcg.figures import captions, style
-from mdcg.figures.base import OfRuns, Row
+from mdcg.figures.base import Row, RunFigure
 from mdcg.figures.selection import usual
 from mdcg.metrics import Matrix
 from mdcg.results.settings import alike
@@ -21,8 +21,8 @@ from mdcg.runs.finished import FinishedRun
 ROOM = 44  # letters, which stand side by side below a map
 
 
-class Maps(OfRuns):
-    """Name the two settings; `memory` counts as one."""
+class Maps(RunFigure):
+    """A figure of ACC and BWT over two settings; a subclass names them, and `memory` counts as one."""
 
     down: ClassVar[str]  # a setting for the rows, the largest value on top
     across: ClassVar[str]  # and one for the columns
@@ -43,7 +43,7 @@ class Maps(OfRuns):
         ]
 
     def pick(self, runs: Sequence[FinishedRun]) -> list[FinishedRun]:
-        """One method whose other settings agree, with the fullest map: at least 2 × 2, more than half of it known."""
+        """The runs of one method, alike in other settings, whose map is fullest: at least 2 × 2, over half known."""
         varied = {self.down, self.across}
         fitting = [run for run in super().pick(runs) if all(_value(run, key) is not None for key in varied)]
         maps = [own for own in alike(fitting, {*varied, "seed"}) if self._worth_drawing(own)]
@@ -84,12 +84,12 @@ class Maps(OfRuns):
 
 
 def values(rows: Sequence[Row], setting: str) -> list[float]:
-    """That occur, from the smallest on."""
+    """The values of a setting that occur, from the smallest on."""
     return sorted({row[setting] for row in rows})
 
 
 def means(rows: Sequence[Row], down: str, across: str, metric: str) -> Matrix:
-    """Over seeds, one row for each value of `down`, the largest first; NaN where there is no run."""
+    """The means over seeds, one row for each value of `down`, the largest first; NaN where there is no run."""
     cells: dict[tuple[float, float], list[float]] = {}
     for row in rows:
         cells.setdefault((row[down], row[across]), []).append(row[metric])
@@ -108,7 +108,7 @@ def _value(run: FinishedRun, setting: str) -> float | None:
 
 
 def _size(columns: int) -> float:
-    """Of the numbers, in points: as large as fits into a cell."""
+    """The font size of the numbers, in points: as large as fits into a cell."""
     return max(4, min(8, 42 / columns))
 
 
@@ -117,7 +117,7 @@ def _named(numbers: Sequence[float]) -> list[str]:
 
 
 def _frame(ax: Axes, row: int, column: int) -> None:
-    """Around one cell, black within white: it is seen on dark cells and on light ones."""
+    """Frame one cell in black within white: it is seen on dark cells and on light ones."""
     edge = Rectangle((column - 0.46, row - 0.44), 0.92, 0.88, fill=False, edgecolor="black", linewidth=1.2)
     edge.set_path_effects([withStroke(linewidth=2.8, foreground="white")])
     ax.add_patch(edge)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from matplotlib.figure import Figure as Drawing
 
 from mdcg.figures import captions, style
-from mdcg.figures.base import FIGURES, OfRuns, Row, memory, recipe_of
+from mdcg.figures.base import FIGURES, Row, RunFigure, memory, recipe_of
 from mdcg.figures.plots import single
 from mdcg.figures.selection import one_setting
 from mdcg.probes.margin import MOST
@@ -21,7 +21,7 @@ MARKS = [0.2, 0.4, 0.6, 0.8]
 
 
 @FIGURES.register("margin")
-class Margin(OfRuns):
+class Margin(RunFigure):
     """MD-CG's probabilities of the truth and of past classes on current images, and their margin loss."""
 
     probes: ClassVar[tuple[str, ...]] = ("margin",)

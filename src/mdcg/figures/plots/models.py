@@ -1,4 +1,4 @@
-"""A scenario's models without its images: what they are given, and what comes out."""
+"""The models of a scenario without its images: what they are given, and what comes out."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from mdcg.scenario import parse
 
 
 def given(asked: Recipe) -> tuple[Shape, str]:
-    """Shape of the images, and the backbone: only a folder of images must be looked into."""
+    """The shape of the images, and the backbone: only a folder of images must be looked into."""
     record = record_of(parse(asked.scenario)[0])
     shape = record.shape or Context(asked.out, asked.data).dataset(asked).shape
-    return shape, asked.backbone or record.trained(shape).backbone
+    return shape, asked.backbone or record.protocol_for(shape).backbone
 
 
 def shape_of(spec: RunSpec) -> Shape:
-    """Of a run's images; those of a folder are in colour and as large as was asked for."""
+    """The shape of a run's images; those of a folder are in colour and as large as was asked for."""
     if spec.image_size is not None:
         return 3, spec.image_size, spec.image_size
     shape = record_of(parse(spec.scenario)[0]).shape
@@ -34,7 +34,7 @@ def shape_of(spec: RunSpec) -> Shape:
 
 @cache
 def features(backbone: str, shape: Shape) -> int:
-    """How many numbers the backbone gives to the head."""
+    """The number of features that the backbone gives to the head."""
     found: int = build_backbone(backbone, shape, [np.random.default_rng(0)]).features  # type: ignore[assignment]
     return found
 

@@ -26,7 +26,7 @@ from mdcg.runs.spec import RunSpec
 
 @dataclass(frozen=True)
 class Overhead:
-    """Numbers, not bytes."""
+    """The additional floats of a method, counted in numbers, not bytes."""
 
     pixels: int  # of as many images as the memory may hold
     gate_weights: int  # or whatever else a head has beside its classifier
@@ -40,7 +40,7 @@ class Overhead:
 
 
 def overhead(spec: RunSpec, sizes: Sequence[int]) -> Overhead:
-    """Of a run, after its last task; `sizes` are the classes of each."""
+    """The overhead of a run after its last task; `sizes` are the numbers of classes of each."""
     shape, kind = shape_of(spec), METHODS[spec.method]
     images = spec.memory + spec.built_method().second_memory_size()
     of_head = _in_head(spec.head, features(spec.backbone, shape), tuple(sizes))

@@ -17,14 +17,14 @@ from mdcg.runs.finished import FinishedRun
 
 
 def one_method(figure: str, asked: Recipe, usual: str) -> list[str]:
-    """The one asked for, or the usual one."""
+    """The method asked for, or the usual one."""
     if len(asked.methods) > 1:
         raise MdcgError(f"the figure {figure} shows one method, not {len(asked.methods)}; name one.", about="methods")
     return asked.methods or [usual]
 
 
 def without(figure: str, method: str, *settings: str) -> MdcgError:
-    """Of a method that lacks what a figure varies."""
+    """The error for a method that lacks the settings a figure varies."""
     return MdcgError(
         f"the figure {figure} varies {' and '.join(settings)}, which {method} does not have; name another method.",
         about="methods",
@@ -32,14 +32,14 @@ def without(figure: str, method: str, *settings: str) -> MdcgError:
 
 
 def moments(run: FinishedRun, row: Row) -> Row:
-    """Which run a row is of, and when its probe looked."""
+    """The columns that say which run a row is of, and when its probe looked."""
     length = {"epochs": run.spec.epochs, "tasks": len(run.record.sizes)}
     return {**run.named(), "task": row["task"], "epoch": row["epoch"], **length}
 
 
 def through_training(rows: Sequence[Row], key: str) -> tuple[list[float], Matrix]:
-    """x and the values (seeds, x) of one quantity. A task's end and the beginning of the next are two values at the
-    same x, with more classes and perhaps another memory: between them is NaN, and the line breaks."""
+    """The x axis and the values (seeds, x) of one quantity. A task's end and the beginning of the next are two values
+    at one x, with more classes and perhaps another memory: between them is NaN, and the line breaks."""
     values = {(row["seed"], row["task"], row["epoch"]): row[key] for row in rows}
     seeds, epochs = sorted({row["seed"] for row in rows}), rows[0]["epochs"]
     x: list[float] = []
@@ -52,7 +52,7 @@ def through_training(rows: Sequence[Row], key: str) -> tuple[list[float], Matrix
 
 
 def line(ax: Axes, rows: Sequence[Row], key: str, label: str, look: dict[str, Any], marks: Sequence[float]) -> None:
-    """Mean and band of one quantity; in each task markers stand at these parts of its epochs."""
+    """Draw mean and band of one quantity; in each task markers stand at these parts of its epochs."""
     x, values = through_training(rows, key)
     style.band(ax, x, values, label, look)
     epochs = rows[0]["epochs"]
@@ -62,5 +62,5 @@ def line(ax: Axes, rows: Sequence[Row], key: str, label: str, look: dict[str, An
 
 
 def title_pad(tasks: int) -> float:
-    """Points below a panel's title: room for the names of the tasks, where they stand there."""
+    """The points below a panel's title: room for the names of the tasks, where they stand there."""
     return 14 if tasks <= style.MANY else 6

@@ -1,4 +1,4 @@
-"""Tasks in a drawing: which of many are shown, and which class belongs to which."""
+"""The tasks of a drawing: which of many are shown, and which class belongs to which."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SHOWN = 9  # tasks: of more lines nobody could follow one
 
 
 def some(tasks: Iterable[int]) -> list[int]:
-    """Each once and in order; of many some, evenly spaced, the first and the last among them.
+    """The distinct numbers in order; of many some, evenly spaced, the first and the last among them.
 
     >>> some(range(1, 4)), some(range(1, 18))
     ([1, 2, 3], [1, 3, 5, 7, 9, 11, 13, 15, 17])

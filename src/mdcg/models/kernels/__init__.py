@@ -32,6 +32,7 @@ def use(fused: bool) -> Iterator[None]:
 
 
 def in_use() -> bool:
+    """Whether the fused kernels are in use."""
     return _in_use.get()
 
 

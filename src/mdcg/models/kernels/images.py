@@ -1,4 +1,4 @@
-"""Images as a network wants them, from the dataset's bytes in one go: gathered, cropped, mirrored, normalised."""
+"""The kernel that makes a network's input of the dataset's bytes: gathered, cropped, mirrored, normalised in one go."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def view(
     images: Tensor, index: Tensor, corner: Tensor, flipped: Tensor, scale: Tensor, shift: Tensor, padding: int,
     dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
-    """See `mdcg.train.augment.Pixels.view`. Pixels are stored with channels last, filled up to a power of two."""
+    """Compute `mdcg.train.augment.Pixels.view`. Pixels are stored with channels last, filled up to a power of two."""
     _, high, wide, channels = images.shape
     block = triton.next_power_of_2(channels)
     out = torch.empty(len(index), high, wide, block, dtype=dtype, device=images.device)

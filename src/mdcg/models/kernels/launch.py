@@ -1,4 +1,4 @@
-"""Launching kernels, and compiling them ahead of time: all that a network needs at once, on all cores."""
+"""The launch of kernels, and their compilation ahead of time: all that a network needs at once, on all cores."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _unusable(error: Exception) -> MdcgError:
 
 
 def _kind(argument: Any) -> _Key:
-    """That of an argument's properties for which Triton compiles a kernel of its own."""
+    """The properties of an argument for which Triton compiles a kernel of its own."""
     if isinstance(argument, Tensor):
         return argument.dtype, argument.data_ptr() % 16 == 0
     if isinstance(argument, int):

@@ -23,7 +23,7 @@ ELEMENTS = 4096  # tile of the kernels that make one pass over a map
 
 @dataclass(frozen=True)
 class Moments:
-    """A batch's statistics per member and channel, and the affine map that normalises by them."""
+    """The statistics of a batch per member and channel, and the affine map that normalises by them."""
 
     mean: Tensor
     rstd: Tensor
@@ -42,7 +42,7 @@ class Masked:
 
 @dataclass(frozen=True)
 class Below:
-    """What made a convolution's input: a map before BatchNorm, its statistics, and with a residual the input itself."""
+    """The origin of a convolution's input: a map before BatchNorm, its statistics; with a residual the input itself."""
 
     x: Tensor
     moments: Moments
@@ -51,13 +51,15 @@ class Below:
 
 @dataclass(frozen=True)
 class Layer:
+    """A convolution and its BatchNorm, with what the kernels need to know of them."""
+
     conv: Conv2d
     norm: BatchNorm2d
     weight: Tensor  # (K, taps, inputs, outputs), in the precision of the maps
     products: str  # precision of the products of float32 numbers: "tf32" or "ieee"
 
     def convolve(self, x: Tensor) -> tuple[Tensor, Moments]:
-        """The convolution and its statistics over the batch, which the running ones follow."""
+        """Convolve, and compute the statistics over the batch, which the running ones follow."""
         y, sums, squares = self._forward(x)
         mean, rstd, scale, shift = _floats(x, 4, self._columns)
         rows = y.numel() // self._columns
@@ -70,7 +72,7 @@ class Layer:
         return y, Moments(mean, rstd, scale, shift)
 
     def activate(self, x: Tensor, m: Moments, residual: Tensor | None = None, relu: bool = True) -> Tensor:
-        """relu(norm(x) + residual), x being `convolve`'s result."""
+        """Compute relu(norm(x) + residual), x being `convolve`'s result."""
         y = torch.empty_like(x)
         rows, tile = self._rows(x), ELEMENTS // self.outputs
         launch(
@@ -82,7 +84,7 @@ class Layer:
     def infer(
         self, x: Tensor, scale: Tensor, shift: Tensor, residual: Tensor | None = None, relu: bool = True
     ) -> Tensor:
-        """relu(norm(conv(x)) + residual) with fixed statistics, in one go."""
+        """Compute relu(norm(conv(x)) + residual) with fixed statistics, in one go."""
         return self._forward(x, scale, shift, residual, relu)[0]
 
     def gradient_sums(self, dy: Tensor, x: Tensor, m: Moments, output: Tensor | None = None, per_dy: int = 1) -> Masked:
@@ -98,7 +100,7 @@ class Layer:
         return Masked(g, sums, products)
 
     def norm_gradient(self, masked: Masked, x: Tensor, m: Moments) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of x, `convolve`'s result, and of BatchNorm's weight and bias."""
+        """The gradients of x, `convolve`'s result, and of BatchNorm's weight and bias."""
         rows, tile = self._rows(x), ELEMENTS // self.outputs
         dweight, dbias, of_g, of_x, constant = _floats(x, 5, self._columns)
         launch(
@@ -114,7 +116,7 @@ class Layer:
         return dx, dweight.view_as(self.norm.weight), dbias.view_as(self.norm.bias)
 
     def weight_gradient(self, x: Tensor, dy: Tensor) -> Tensor:
-        """Of the convolution's weight, from its input and its output's gradient."""
+        """The gradient of the convolution's weight, from its input and its output's gradient."""
         tile = weight_tile(self)
         shape = {"HIGH": x.shape[2], "WIDE": x.shape[3], "PIXEL": x.stride(3), "BLOCK": self._block, **self._shape}
         programs = max(1, tile.programs // len(x))  # of each member
@@ -136,7 +138,7 @@ class Layer:
         return self.conv.as_weight(dw.sum(0))
 
     def input_gradient(self, dy: Tensor, x: Tensor, add: Tensor | None = None, below: Below | None = None) -> Masked:
-        """Of the convolution's input x, plus `add`; with `below`, masked by the ReLU that made x."""
+        """The gradient of the convolution's input x, plus `add`; with `below`, masked by the ReLU that made x."""
         tile = gradient_tile(self, x)
         if tile.strip:
             kernel = walk.input_gradient
@@ -186,7 +188,7 @@ class Layer:
         return y, sums, squares
 
     def _walk(self, x: Tensor, tile: Tile) -> tuple[tuple[int, int], dict[str, int]]:
-        """Grid and tile of a kernel that walks over x, or over a map of its size."""
+        """The grid and tile of a kernel that walks over x, or over a map of its size."""
         rows = max(tile.rows, int(triton.next_power_of_2(x.shape[3])))
         groups = triton.cdiv(x.shape[1], rows // x.shape[3])
         strips = triton.cdiv(x.shape[2], tile.strip)
@@ -206,7 +208,7 @@ class Layer:
 
     @property
     def _block(self) -> int:
-        """Products have at least 16 terms: a multiplication by a smaller matrix has no instruction."""
+        """The block of a product's terms, at least 16: a multiplication by a smaller matrix has no instruction."""
         return max(16, int(triton.next_power_of_2(self.inputs)))
 
     @property
@@ -219,7 +221,7 @@ class Layer:
 
     @staticmethod
     def _rows(x: Tensor) -> int:
-        """Pixels of one member."""
+        """The number of pixels of one member."""
         return x.shape[1] * x.shape[2] * x.shape[3]
 
 

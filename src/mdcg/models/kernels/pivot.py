@@ -1,4 +1,4 @@
-"""GEM's pivots in one launch: a program for each member, which stops when it is at its end."""
+"""The kernel for GEM's pivots in one launch: a program for each member, which stops when it is at its end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _pivots(M, q, z, n, limit, N: tl.constexpr):
 
 
 def complementary(M: Tensor, q: Tensor, limit: int) -> Tensor:
-    """See `mdcg.methods.gem.complementary`; at most `limit` pivots, in float64."""
+    """Compute `mdcg.methods.gem.complementary` with at most `limit` pivots, in float64."""
     n = q.shape[1]
     z = torch.empty_like(q)
     side = max(2, int(triton.next_power_of_2(n)))

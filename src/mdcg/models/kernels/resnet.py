@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 class Block(NamedTuple):
+    """The layers of a residual block."""
+
     first: Layer
     second: Layer
     shortcut: Layer | None
@@ -37,7 +39,7 @@ class Trace(NamedTuple):
 
 
 def features(net: ResNet, images: Tensor) -> Tensor:
-    """(K, images, C, H, W) → (K, images, features)."""
+    """Compute the features of images: (K, images, C, H, W) → (K, images, features)."""
     if net.training:
         result: Tensor = _Training.apply(net, images, *net.parameters())  # type: ignore[no-untyped-call]
         return result
@@ -83,7 +85,7 @@ class _Training(torch.autograd.Function):
         gradients: dict[Tensor, Tensor] = {}
 
         def through(layer: Layer, masked: Masked, of: tuple[Tensor, Moments], source: Tensor) -> Tensor:
-            """Back through BatchNorm to the convolution's result, whose gradient gives the weight's."""
+            """Go back through BatchNorm to the convolution's result, whose gradient gives the weight's."""
             dx, dweight, dbias = layer.norm_gradient(masked, *of)
             gradients[layer.norm.weight], gradients[layer.norm.bias] = dweight, dbias
             gradients[layer.conv.weight] = layer.weight_gradient(source, dx)
@@ -134,7 +136,7 @@ def layers(net: ResNet) -> tuple[Layer, list[Block]]:
 
 
 def _running_affine(flat: list[Layer]) -> list[tuple[Tensor, Tensor]]:
-    """Scale and shift of every layer's BatchNorm by its running statistics; all layers at once, to launch little."""
+    """The scale and shift of every layer's BatchNorm by its running statistics; of all at once, to launch little."""
     norms = [layer.norm for layer in flat]
     mean = torch.cat([norm.running_mean.flatten() for norm in norms])
     var = torch.cat([norm.running_var.flatten() for norm in norms])
@@ -147,7 +149,7 @@ def _running_affine(flat: list[Layer]) -> list[tuple[Tensor, Tensor]]:
 
 
 def _pixels_last(images: Tensor) -> Tensor:
-    """(K, n, C, H, W) → (K, n, H, W, C), without a copy where a pixel's channels are neighbours already."""
+    """Reorder (K, n, C, H, W) → (K, n, H, W, C), without a copy where a pixel's channels are neighbours already."""
     *_, channels, high, wide = images.shape
     here = images.permute(0, 1, 3, 4, 2)
     pixel = here.stride(3)

@@ -1,4 +1,4 @@
-"""How much a program computes at a time: chosen by measurement on an H200, see docs/performance.md."""
+"""The tiles: how much a program computes at a time, chosen by measurement on an H200, see docs/performance.md."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ IMAGES = 64  # of a batch: strips do not follow the actual number, or each would
 
 
 class Tile(NamedTuple):
+    """The part of a map that one program computes, and how it is launched."""
+
     rows: int  # pixels
     warps: int
     stages: int = 1  # loads in flight
@@ -56,12 +58,12 @@ def _plain(layer: Layer) -> bool:
 
 
 def _half(layer: Layer) -> bool:
-    """Numbers of 16 bits."""
+    """Whether numbers have 16 bits."""
     return layer.weight.dtype.itemsize == 2
 
 
 def _long_strips(tile: Tile, x: Tensor) -> Tile:
-    """Strips as long as they can be with all of the GPU at work: where they meet, rows are computed twice."""
+    """Make strips as long as they can be with all of the GPU at work: where they meet, rows are computed twice."""
     members, _, high, wide, _ = x.shape
     strip = high
     while strip > 4 and members * (IMAGES * wide // tile.rows) * (high // strip) * tile.warps < WARPS:

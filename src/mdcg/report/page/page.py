@@ -20,7 +20,7 @@ from plotly.offline import get_plotlyjs
 
 from mdcg.report.columns import Column, columns
 from mdcg.report.page import payload
-from mdcg.report.page.figures import Drawn, figures
+from mdcg.report.page.figures import EmbeddedFigure, figures
 from mdcg.results.settings import Section
 from mdcg.results.statistics import ALPHA
 
@@ -36,11 +36,11 @@ class Part:
     first: int  # the number that its first setting has on the page
     columns: list[Column]
     chosen: set[str]  # the names whose charts are shown at first
-    figures: list[Drawn]
+    figures: list[EmbeddedFigure]
 
 
 def page(sections: Sequence[Section], title: str) -> str:
-    """The whole page."""
+    """Make the whole page."""
     parts: list[Part] = []
     data: dict[str, Any] = {}  # by the id of its script element
     first = 0
@@ -64,7 +64,7 @@ def page(sections: Sequence[Section], title: str) -> str:
 
 
 def templates() -> Environment:
-    """Those of this folder: what goes into them is escaped, and a name that is missing is an error."""
+    """The templates of this folder: what goes into them is escaped, and a name that is missing is an error."""
     made = Environment(
         loader=PackageLoader("mdcg.report", "page"),
         autoescape=True,
@@ -83,7 +83,7 @@ def _file(name: str) -> str:
 
 
 def _inside_script(code: str) -> str:
-    """Code whose strings cannot end its script element, or make a browser believe that a comment begins."""
+    """Make code safe in a script element: its strings cannot end the element, or seem to begin a comment."""
     return code.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 

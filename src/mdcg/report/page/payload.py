@@ -1,4 +1,4 @@
-"""What the page's charts are drawn from, as JSON."""
+"""The data of the page's charts, as JSON."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from mdcg.runs.record import Record
 
 
 def dumps(content: object) -> str:
-    """JSON as short as it can be; the template's `tojson` makes it safe inside HTML."""
+    """Write JSON as short as it can be; the template's `tojson` makes it safe inside HTML."""
     return json.dumps(lean(content), allow_nan=False, separators=(",", ":"))
 
 
 def lean(content: Any) -> Any:
-    """The same with short numbers; what is no number is null.
+    """Shorten all numbers; what is no number is null.
 
     >>> lean({"R": np.array([1 / 3, np.nan])})
     {'R': [0.3333, None]}
@@ -38,7 +38,7 @@ def lean(content: Any) -> Any:
 
 
 def of_section(section: Section, first: int) -> list[dict[str, Any]]:
-    """What is needed to compare settings; the first of them is number `first` on the page."""
+    """The data to compare the settings of a section; the first of them is number `first` on the page."""
     return [_summary(setting) | {"id": first + place} for place, setting in enumerate(section.settings)]
 
 
@@ -57,7 +57,7 @@ def _summary(setting: Setting) -> dict[str, Any]:
 
 
 def of_setting(setting: Setting) -> dict[str, Any]:
-    """What is needed to look at one setting and each of its runs."""
+    """The data to look at one setting and each of its runs."""
     return {
         "label": setting.label,
         "R": setting.matrices.mean(0),
@@ -84,7 +84,7 @@ def _run(run: FinishedRun, R: Matrix) -> dict[str, Any]:
 
 
 def _classes(record: Record) -> list[list[tuple[str, float]]]:
-    """Of each task its classes and their accuracies; nothing where only tasks were counted."""
+    """The classes of each task and their accuracies; empty where only tasks were counted."""
     accuracy = record.class_accuracy
     if accuracy is None:
         return []
@@ -94,13 +94,13 @@ def _classes(record: Record) -> list[list[tuple[str, float]]]:
 
 
 def _kept(record: Record) -> list[tuple[str, str]]:
-    """An archive does not say how full the memory was."""
+    """The number of images in memory, which an archive does not say."""
     known = record.memory or not record.spec.memory
     return [("images in memory", str(sum(map(len, record.memory.values()))))] if known else []
 
 
 def _forgetting(R: Matrix) -> Matrix:
-    """Of each task but the last: its best accuracy before the last task, less the final one."""
+    """The forgetting of each task but the last: its best accuracy before the last task, less the final one."""
     return np.nanmax(R[:-1, :-1], axis=0) - R[-1, :-1] if len(R) > 1 else np.zeros(0)
 
 
@@ -110,7 +110,7 @@ def _mean_std(values: Matrix) -> list[Matrix]:
 
 
 def _is_epoch(row: dict[str, Any]) -> bool:
-    """The store does not check what a row of the history holds; one that is foreign is left out."""
+    """Whether a row of the history is an epoch's: the store does not check it, and one that is foreign is left out."""
     counts = isinstance(row.get("task"), int) and isinstance(row.get("epoch"), int)
     return counts and _are_numbers([row.get("loss"), row.get("train_accuracy")])
 

@@ -1,4 +1,4 @@
-"""How much of the time probes took."""
+"""The time that probes took, beside that of training."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from mdcg.runs.store import Store, read_measurements
 
 
 @dataclass(frozen=True)
-class Share:
-    """Seconds of some runs, and beside them those of the probes that looked at them."""
+class ProbeTime:
+    """The seconds of some runs, and beside them those of the probes that looked at them."""
 
     training: float
     probes: Mapping[str, float]
 
     @classmethod
-    def of(cls, watched: Iterable[tuple[Store, RunSpec]]) -> Share | None:
-        """Of finished runs, each with a store whose probes looked at it; None where none did."""
+    def of(cls, watched: Iterable[tuple[Store, RunSpec]]) -> ProbeTime | None:
+        """Sum over finished runs, each with a store whose probes looked at it; None where none did."""
         training, probes = 0.0, dict[str, float]()
         for store, spec in watched:
             record = store.finished(spec) if store.probes else None
