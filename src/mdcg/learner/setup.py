@@ -66,7 +66,7 @@ class Params(BaseModel):
             raise MdcgError(explain(error)) from error
 
     def as_json(self) -> dict[str, Any]:
-        """As a file keeps them; where it is computed is not the file's matter."""
+        """The parameters as a file keeps them; where it is computed is not the file's matter."""
         return self.model_dump(mode="json", exclude={"device", "quiet"})
 
 

@@ -37,7 +37,7 @@ class Arrived:
     new: tuple[Label, ...]  # the new classes, in this order
 
     def of(self, chosen: Ints) -> Arrived:
-        """Some of them, in their order."""
+        """The images with these numbers, in this order."""
         return Arrived(self.images[torch.from_numpy(chosen)], self.positions[chosen], self.new)
 
 

@@ -49,20 +49,20 @@ class TrainingDisplay:
         self._bars.__exit__(kind, error, trace)
 
     def begin(self, title: str, group: Group, total: int, done: int) -> None:
-        """A group begins: so many steps, some of them done before."""
+        """Show that a group begins: so many steps, some of them done before."""
         self._title, self._epoch, self._left = title, "", total - done
         self._bars.remove_task(self._bar)
         self._bar = self._bars.add_task(title, total=total, completed=done, note="")  # below what is shown already
 
     def step(self, count: int) -> None:
-        """So many more steps are done."""
+        """Show that so many more steps are done."""
         self._left -= count * self._per_step
         self._here += count * self._per_step
         self._bars.advance(self._bar, count)
         self._refresh()
 
     def epoch(self, task: int, epoch: int, loss: float, rows: Sequence[HistoryRow]) -> None:
-        """An epoch is over. What `rows` say of each member is for others."""
+        """Show that an epoch is over. What `rows` say of each member is for others."""
         self._epoch = f"task {task + 1}, epoch {epoch + 1}, loss {loss:.3f}"
         self._refresh()
         if self._clock() - self._said >= PAUSE:
@@ -93,7 +93,7 @@ class TrainingDisplay:
 
 
 def joined(*parts: str) -> str:
-    """Those of these that say anything, as one text."""
+    """One text of all parts that say anything."""
     return "; ".join(filter(None, parts))
 
 
