@@ -194,7 +194,7 @@ def _empty_model(
 ) -> Model:
     """A single member with a head of the right size, to be filled with saved weights."""
     chosen = {name: [value] for name, value in settings.items()}
-    model = build_model(backbone, head, shape, [seed], chosen, classes=total)
+    model = build_model(backbone, head, shape, [seed], chosen, classes=total, trained=False)
     for size in sizes:
         model.grow(size)
     return model
