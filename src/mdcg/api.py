@@ -13,6 +13,7 @@ import numpy as np
 
 from mdcg import metrics
 from mdcg.data import Dataset
+from mdcg.data.normalise import Named
 from mdcg.errors import MdcgError
 from mdcg.execute.plan import Undone
 from mdcg.execute.sweep import Sweep
@@ -20,6 +21,7 @@ from mdcg.learner import Learner
 from mdcg.memory import Memory
 from mdcg.methods.base import Passes, Preset, Value
 from mdcg.metrics import Matrix
+from mdcg.models import Given
 from mdcg.recipes.document import written
 from mdcg.results.settings import Setting, of_sweep
 from mdcg.runs.record import Record
@@ -119,7 +121,9 @@ class Asked(TypedDict, total=False):
     title: str | None
     preset: Preset | None
     head: str | None
-    backbone: str | None
+    backbone: Given | None
+    weights: Path | str | None
+    backbone_lr: float | None
     epochs: int | None
     batch_size: int | None
     lr: float | None
@@ -128,6 +132,7 @@ class Asked(TypedDict, total=False):
     hold_out: float | None
     evaluate_every: int | None
     image_size: int | None
+    normalise: Named | None
     augmentation: Preset | None
     passes: Passes | None
     device: Literal["auto", "cpu", "cuda"] | None
