@@ -13,12 +13,14 @@ import numpy as np
 
 from mdcg import metrics
 from mdcg.data import Dataset
+from mdcg.data.normalise import Named
 from mdcg.errors import MdcgError
 from mdcg.execute.plan import Undone
 from mdcg.execute.sweep import Sweep
 from mdcg.learner import Learner
 from mdcg.methods.base import Passes, Preset, Value
 from mdcg.metrics import Matrix
+from mdcg.models import Given
 from mdcg.recipes.document import written
 from mdcg.results.settings import Setting, of_sweep
 from mdcg.runs.record import Record
@@ -117,7 +119,9 @@ class RunOptions(TypedDict, total=False):
     title: str | None
     preset: Preset | None
     head: str | None
-    backbone: str | None
+    backbone: Given | None
+    weights: Path | str | None
+    backbone_lr: float | None
     epochs: int | None
     batch_size: int | None
     lr: float | None
@@ -126,6 +130,7 @@ class RunOptions(TypedDict, total=False):
     hold_out: float | None
     evaluate_every: int | None
     image_size: int | None
+    normalise: Named | None
     augmentation: Preset | None
     passes: Passes | None
     device: Literal["auto", "cpu", "cuda"] | None

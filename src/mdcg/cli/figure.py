@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mdcg.cli.app import app
+from mdcg.cli.options import own_backbone
 from mdcg.cli.train import stopped_explained
 from mdcg.errors import MdcgError
 
@@ -55,7 +56,7 @@ def figure(
         seeds=seeds,
         set=parse_settings(settings) if settings else None,
         epochs=epochs,
-        backbone=backbone,
+        backbone=own_backbone(backbone),
         device=device,
         precision=precision,
         data=data,

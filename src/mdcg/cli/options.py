@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -32,11 +33,16 @@ SHARED = {
     "batch_size": option(int | None, help="Images per batch."),
     "lr": option(float | None, "--lr", "--rate", help="Learning rate."),
     "momentum": option(float | None, help="Momentum of SGD."),
-    "backbone": option(str | None, help="Backbone, in place of the protocol's."),
+    "backbone": option(
+        str | None, help="Backbone, in place of the protocol's: a name, or package.module:function of your own."
+    ),
+    "weights": option(Path | None, help="File with the backbone's initial weights, safetensors or PyTorch's."),
+    "backbone_lr": option(float | None, help="Learning rate of the backbone; 0: it stays as it is.  [default: --lr]"),
     "head": option(str | None, help="Head, in place of the method's own."),
     "hold_out": option(float | None, help="Evaluate on this fraction of the training images, for tuning."),
     "evaluate_every": option(int | None, help="Also evaluate every so many epochs."),
     "image_size": option(int | None, help="Side in pixels to which a folder's images are resized.  [default: 32]"),
+    "normalise": option(str | None, help="data: by the images' own statistics; imagenet: by ImageNet's."),
     "augmentation": option(str | None, help="paper or published, of Tiny-ImageNet.  [default: as --preset]"),
     "passes": option(
         str | None,
@@ -89,7 +95,7 @@ def asked(options: dict[str, Any], **methods: Any) -> tuple[Document, dict[str, 
     document = read_document(options["recipe"]) if options["recipe"] else Document({})
     if "axes" in document.content:
         raise MdcgError(f"{document.path} has axes; give it to 'mdcg sweep'.")
-    said = {**options, **methods}
+    said = {**options, **methods, "backbone": own_backbone(options["backbone"])}
     given = {key: value for key, value in said.items() if key not in NOT_IN_RECIPE and value is not None}
     if {"method", "methods"} & set(given):
         document.content.pop("methods", None)
@@ -97,6 +103,17 @@ def asked(options: dict[str, Any], **methods: Any) -> tuple[Document, dict[str, 
     if options["settings"]:
         given["set"] = parse_settings(options["settings"])
     return document, given
+
+
+def own_backbone(text: str | None) -> str | None:
+    """A backbone that was named on the command line; `package.module:function` may lie in the folder of the command."""
+    if text and ":" in text:
+        from mdcg.models.naming import backbone_name
+
+        if str(Path.cwd()) not in sys.path:
+            sys.path.append(str(Path.cwd()))
+        return backbone_name(text, may_import=True)
+    return text
 
 
 def how(options: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mdcg.data import Dataset, load
 from mdcg.execute.progress import SILENT, Display
+from mdcg.models.weights import WeightsFile
 from mdcg.recipes.recipe import Recipe
 from mdcg.runs.spec import RunSpec
 from mdcg.runs.store import Store
@@ -51,6 +52,7 @@ class Context:
     remote: bool = False  # the device is that of other machines
     slots: int = 1  # groups that train at the same time
     display: Display = SILENT
+    weights: Mapping[str, WeightsFile] = field(default_factory=dict)  # by digest
     datasets: DatasetCache = field(default_factory=DatasetCache, compare=False, repr=False)
 
     @property

@@ -7,13 +7,15 @@ measured: the finished runs in the store say it, and a sweep goes on measuring.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from pydantic import ValidationError
 
 from mdcg.data import Dataset
+from mdcg.data.normalise import normalised
 from mdcg.errors import MdcgError
+from mdcg.models.weights import WeightsFile
 from mdcg.recipes.presets import augmented
 from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
@@ -33,9 +35,11 @@ class Cost:
     measured: bool
 
 
-def group_of(specs: Sequence[RunSpec], dataset: Dataset) -> Group:
-    """The group in which these runs train together."""
-    return Group(specs[0].training(), tuple(spec.member() for spec in specs), augmented(dataset, specs[0].augmentation))
+def group_of(specs: Sequence[RunSpec], dataset: Dataset, weights: WeightsFile | None = None) -> Group:
+    """The group in which these runs train together; only to train them does it take the weights' file."""
+    first = specs[0]
+    images = normalised(augmented(dataset, first.augmentation), first.normalise)
+    return Group(replace(first.training(), weights=weights), tuple(spec.member() for spec in specs), images)
 
 
 def images_per_step(group: Group, task: int) -> int:
@@ -62,8 +66,7 @@ def cost_per_image(
     alike = [
         record
         for record in records
-        if (record.spec.fingerprint, record.spec.backbone, record.spec.precision)
-        == (wanted.fingerprint, wanted.backbone, wanted.precision)
+        if _expense(record.spec) == _expense(wanted)
         and _same_device(record.environment.hardware.gpu, device, gpu)
         and _is_known(record.spec)
     ]
@@ -75,6 +78,11 @@ def cost_per_image(
         return Cost(median(costs), measured=True)
     rough = ROUGH.get((wanted.backbone, device))
     return None if rough is None else Cost(rough, measured=False)
+
+
+def _expense(spec: RunSpec) -> tuple[str, str, str, bool]:
+    """What images cost depends on, their number and the method apart."""
+    return spec.fingerprint, spec.backbone, spec.precision, spec.backbone_lr == 0
 
 
 def _is_known(spec: RunSpec) -> bool:

@@ -79,15 +79,20 @@ def _capacity(specs: Specs, context: Context) -> int:
     if compute.device.type != "cuda" or len(specs) == 1 or is_begun(context.store, specs):
         return len(specs)
     with contextlib.suppress(OutOfMemory), device_errors_explained():
-        return members_that_fit(group_of(specs, context.dataset(specs[0])), compute)
+        return members_that_fit(_group(specs, context), compute)
     release_memory(compute)
     return 1  # which will say that not even one fits
+
+
+def _group(specs: Specs, context: Context) -> Group:
+    digest = specs[0].weights
+    return group_of(specs, context.dataset(specs[0]), context.weights[digest] if digest else None)
 
 
 def _train_together(specs: Specs, context: Context, anew: bool) -> dict[str, str]:
     """Train a group to its end and store its runs; return by name what went wrong with single members."""
     store, compute = context.store, context.compute(specs[0])
-    group = group_of(specs, context.dataset(specs[0]))
+    group = _group(specs, context)
     checkpoints = Checkpoints(group_folder(store, specs))
     with contextlib.ExitStack() as stack:
         if anew:
@@ -169,7 +174,7 @@ def _hand_over(specs: Specs, part: Specs, context: Context) -> None:
     _, tensors, values = saved
     chosen = [list(specs).index(spec) for spec in part]
     if not values["forked"]:
-        parents = founders(group_of(specs, context.dataset(specs[0])))[1]
+        parents = founders(_group(specs, context))[1]
         chosen = list(dict.fromkeys(parents[member] for member in chosen))
     share = len(part) / len(specs)  # of the time, for which each part answers
     values["seconds"] *= share

@@ -18,6 +18,8 @@ from mdcg.execute.plan import Plan, Undone, make_plan, say_what_is_repeated
 from mdcg.execute.progress import PlanDisplay, messages
 from mdcg.execute.unfinished import tidy
 from mdcg.methods.base import Preset
+from mdcg.models.naming import backbone_name
+from mdcg.models.weights import WeightsFile
 from mdcg.recipes.document import Document, read_document
 from mdcg.recipes.grid import GridCell, choose, expand
 from mdcg.runs.record import Record
@@ -60,12 +62,18 @@ class Sweep:
         fresh: bool = False,
         **given: Any,
     ) -> Sweep:
-        """The sweep of a document; `given` (seeds, out, data, device, …) overrides what it says beside its axes."""
+        """The sweep of a document; `given` (seeds, out, data, device, …) overrides what it says beside its axes.
+
+        A backbone that is given, not one that the document names, may be an object or code to import.
+        """
         trackers = TrackerSet(log)  # or say what is missing, before anything trains
-        found = expand(document, given)
+        found = expand(document, given | {"backbone": _backbones(given.get("backbone"))})
         base = found[0].recipe
         context = Context(base.out, base.data, base.device, members, tuple(probes), trackers, fresh)
         cells = choose(found, context.dataset, only or {})
+        files = {one.recipe.weights for one in found} - {None}
+        weights = [WeightsFile.of(path) for path in files if path and path.is_file()]
+        context = replace(context, weights={file.digest: file for file in weights})
         return cls(cells, context, base.title or _title(cells, base.preset))
 
     @property
@@ -101,6 +109,13 @@ class Sweep:
         store = self.context.store
         found = [store.finished(spec) for spec in self.specs]
         return {record.spec.name: record for record in found if record is not None}
+
+
+def _backbones(given: Any) -> Any:
+    """The names of one backbone or several."""
+    if isinstance(given, list | tuple):
+        return [backbone_name(one, may_import=True) for one in given]
+    return None if given is None else backbone_name(given, may_import=True)
 
 
 def _title(cells: Sequence[GridCell], preset: Preset) -> str:

@@ -31,11 +31,13 @@ SUMMARIES = {
     "smallconv": "three convolutions, 64 features; for images of about 8×8",
 }
 
-#: Backbones of users: a function that takes the number of channels and returns an `nn.Module`.
-BACKBONES: Registry[Callable[[int], nn.Module]] = Registry("backbone", "mdcg.backbones")
+Factory = Callable[[int], nn.Module]  # from the number of channels to a network
+
+#: Backbones of users.
+BACKBONES: Registry[Factory] = Registry("backbone", "mdcg.backbones")
 
 
-def register_backbone(name: str, factory: Callable[[int], nn.Module]) -> None:
+def register_backbone(name: str, factory: Factory) -> None:
     """Make a network of your own available by name.
 
     >>> def tiny(channels):
@@ -52,12 +54,30 @@ def backbone_names() -> list[str]:
     return sorted({*MEMBERED, *BACKBONES.names()})
 
 
-def build_backbone(name: str, shape: tuple[int, int, int], rngs: Sequence[np.random.Generator]) -> nn.Module:
-    """Build K members of a backbone, each initialised by its own generator."""
+def unknown_backbone(name: str) -> MdcgError:
+    """The error for a name that this process does not know, with what to do about it."""
+    if ":" not in name and "." not in name:  # a name that was registered, or misspelt
+        return unknown("backbone", name, backbone_names(), about="backbone")
+    example = name if ":" in name else "package.module:function"
+    return MdcgError(
+        f"the backbone '{name}' is code that this process has not been given, and nothing is imported because a file "
+        f"names it; pass it yourself, as backbone= in Python or --backbone {example}, or make it an entry point of the "
+        "group mdcg.backbones.",
+        about="backbone",
+    )
+
+
+def build_backbone(
+    name: str, shape: tuple[int, int, int], rngs: Sequence[np.random.Generator], trained: bool = True
+) -> nn.Module:
+    """Build K members of a backbone, each initialised by its own generator.
+
+    One that is not to be `trained` may hold what it cannot be trained with: dropout.
+    """
     if name not in MEMBERED:
         if name not in BACKBONES.names():
-            raise unknown("backbone", name, backbone_names())
-        return Stacked(BACKBONES[name], shape, member_seeds(rngs))
+            raise unknown_backbone(name)
+        return Stacked(BACKBONES[name], shape, member_seeds(rngs), trained)
     backbone = MEMBERED[name](len(rngs), shape[0])
     for module in backbone.modules():
         if isinstance(module, Conv2d | Projected):

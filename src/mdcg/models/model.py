@@ -22,6 +22,18 @@ class Model(nn.Module):
     def __init__(self, backbone: nn.Module, head: Head, seeds: Sequence[int]) -> None:
         super().__init__()
         self.backbone, self.head, self.seeds = backbone, head, tuple(seeds)
+        self.frozen = False  # the backbone, for good
+
+    def freeze(self) -> None:
+        """From now on the backbone is as it is: it takes no gradients, and BatchNorm's statistics stay."""
+        self.frozen = True
+        self.backbone.requires_grad_(False).eval()
+
+    def train(self, mode: bool = True) -> Model:
+        super().train(mode)
+        if self.frozen:
+            self.backbone.eval()
+        return self
 
     def statistics(self) -> list[Tensor]:
         """The members' buffers, BatchNorm's running statistics above all; each has the leading axis K."""
@@ -99,17 +111,19 @@ def build_model(
     settings: Mapping[str, Sequence[float]] | None = None,
     dtype: torch.dtype = torch.float32,
     classes: int = 0,
+    trained: bool = True,
 ) -> Model:
     """Build K members with an empty head; `settings` gives the head's settings, one value per member.
 
-    `classes` is how many there will be in the end, for a head that has all of them from the start.
+    `classes` is how many there will be in the end, for a head that has all of them from the start. A backbone that is
+    not to be `trained` may hold dropout.
 
     >>> model = build_model("smallconv", "cascaded-gates", (1, 8, 8), seeds=[0, 1])
     >>> model.grow(2)
     >>> model(torch.zeros(2, 5, 1, 8, 8)).shape
     torch.Size([2, 5, 2])
     """
-    body = build_backbone(backbone, shape, [stream(seed, Purpose.BACKBONE) for seed in seeds])
+    body = build_backbone(backbone, shape, [stream(seed, Purpose.BACKBONE) for seed in seeds], trained)
     kind = HEADS[head]
     chosen = {name: [default] * len(seeds) for name, (default, _) in kind.settings.items()}
     chosen |= {name: list(values) for name, values in (settings or {}).items()}

@@ -46,6 +46,7 @@ class ResNet(nn.Module):
     ) -> None:
         super().__init__()
         self.members, self.features, self.large_stem = members, widths[-1], large_stem
+        self.blocks_per_stage = blocks
         kernel, stride = (7, 2) if large_stem else (3, 1)
         self.conv = Conv2d(members, channels, widths[0], kernel, stride, fan)
         self.norm = BatchNorm2d(members, widths[0])

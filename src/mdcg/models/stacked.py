@@ -16,11 +16,17 @@ class Stacked(nn.Module):
     """K independently initialised copies of a module that maps (batch, C, H, W) to (batch, features).
 
     The module may hold BatchNorm; its statistics are kept per member. Parameters that do not require gradients
-    stay as they are. It may not draw random numbers of its
-    own (dropout): a run must not depend on which others train beside it.
+    stay as they are. Where it is `trained` it may not draw random numbers of its own (dropout): a run must not depend
+    on which others train beside it, and a step is a function of the state and its number, so that it can be repeated.
     """
 
-    def __init__(self, factory: Callable[[int], nn.Module], shape: tuple[int, int, int], seeds: Sequence[int]) -> None:
+    def __init__(
+        self,
+        factory: Callable[[int], nn.Module],
+        shape: tuple[int, int, int],
+        seeds: Sequence[int],
+        trained: bool = True,
+    ) -> None:
         super().__init__()
         copies = [initialised(factory, shape[0], seed) for seed in seeds]
         parameters, buffers = stack_module_state(copies)
@@ -35,7 +41,7 @@ class Stacked(nn.Module):
             self.register_buffer(_flat(name), value.clone())
         self.members = len(seeds)
         self.normalises_once = True  # in a forward pass, by each BatchNorm
-        self.features = self._count_features(shape)
+        self.features = self._count_features(shape, trained)
 
     def forward(self, images: Tensor) -> Tensor:
         pattern = self.pattern.train(self.training)
@@ -58,18 +64,15 @@ class Stacked(nn.Module):
         path, _, name = self.names[key].rpartition(".")
         return self.pattern.get_submodule(path), name
 
-    def _count_features(self, shape: tuple[int, int, int]) -> int:
+    def _count_features(self, shape: tuple[int, int, int], trained: bool) -> int:
         """Try the module on two blank images, with its statistics put back afterwards."""
         before = {name: buffer.clone() for name, buffer in self.named_buffers()}
         try:
             with torch.no_grad():
-                out = self(torch.zeros(self.members, 2, *shape))
+                out = self.train(trained)(torch.zeros(self.members, 2, *shape))
         except Exception as error:  # whatever a user's module may raise
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise MdcgError(
-                f"the backbone failed on images of shape {shape}: {reason} A backbone maps (batch, C, H, W) to "
-                "(batch, features) and draws no random numbers of its own (no dropout)."
-            ) from error
+            raise _unfit(error, shape) from error
+        self.train()
         with torch.no_grad():
             for name, buffer in self.named_buffers():
                 if self.names[name].endswith("num_batches_tracked") and (buffer - before[name] > 1).any():
@@ -80,6 +83,21 @@ class Stacked(nn.Module):
                 f"the backbone gives shape {tuple(out.shape[1:])} for two images; it must give (2, features)."
             )
         return int(out.shape[2])
+
+
+def _unfit(error: Exception, shape: tuple[int, int, int]) -> MdcgError:
+    """Why a module cannot be a backbone, from what it raised."""
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if "random operation" in reason:  # as `vmap` calls it
+        return MdcgError(
+            "the backbone draws random numbers of its own while it trains, so that a run would depend on which others "
+            "train beside it and could not be resumed: a step is a function of the state and its number. Let there be "
+            "no dropout in it (p=0), or freeze it (backbone_lr=0, --backbone-lr 0)."
+        )
+    return MdcgError(
+        f"the backbone failed on images of shape {shape}: {reason} A backbone maps (batch, C, H, W) to "
+        "(batch, features)."
+    )
 
 
 def initialised(factory: Callable[[int], nn.Module], channels: int, seed: int) -> nn.Module:

@@ -67,7 +67,7 @@ def layers_of(model: Model) -> list[LayerWeight]:
     """The layers in the order of the forward pass, the head's classifier last; named as in backbone and head."""
     found = []
     for path, module in model.named_modules():
-        if isinstance(module, Conv2d | Linear):
+        if isinstance(module, Conv2d | Linear) and module.weight.requires_grad:
             name = path.split(".", 1)[1]
             found.append(LayerWeight(name, f"{path}.weight", 1 if isinstance(module, Conv2d) else 2))
         elif isinstance(module, Stacked):

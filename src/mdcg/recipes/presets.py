@@ -91,6 +91,9 @@ def settings_of_preset(preset: Preset, scenario: str, method: str, memory: int, 
         "hold_out": 0.0,
         "augmentation": preset if record.published else "paper",
         "passes": chosen.passes,
+        "backbone_lr": None,
+        "weights": None,
+        "normalise": "data",
     }
 
 

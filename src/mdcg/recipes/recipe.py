@@ -9,11 +9,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from mdcg.data import DATASETS, Dataset, record_of
+from mdcg.data.normalise import Named
 from mdcg.errors import MdcgError, unknown
 from mdcg.methods import METHODS
 from mdcg.methods.base import Passes, Preset, Value
 from mdcg.models import HEADS
-from mdcg.models.backbones import backbone_names
+from mdcg.models.naming import backbone_name
+from mdcg.models.weights import WeightsFile
 from mdcg.recipes import presets
 from mdcg.recipes.document import Document, key_name, written
 from mdcg.recipes.parsing import number, parse_seeds, read_value
@@ -45,14 +47,17 @@ class Recipe(BaseModel):
     set: dict[str, Any] = {}
     head: str | None = None
     backbone: str | None = None
+    weights: Path | None = None  # the backbone's initial ones
     epochs: int | None = Field(None, ge=1, le=100_000, strict=True)
     batch_size: int | None = Field(None, ge=2, le=100_000, strict=True)
     lr: float | None = Field(None, gt=0)  # learning rate
+    backbone_lr: float | None = Field(None, ge=0)  # of the backbone, in place of `lr`; 0: it stays as it is
     momentum: float | None = Field(None, ge=0, lt=1)
     precision: str = "auto"
     hold_out: float = Field(0.0, ge=0, lt=1)
     evaluate_every: int = Field(0, ge=0)
     image_size: int | None = None
+    normalise: Named = "data"
     augmentation: Preset | None = None
     passes: Passes | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -67,7 +72,7 @@ class Recipe(BaseModel):
         except MdcgError as error:
             raise MdcgError(str(error), about="scenario") from error
 
-    @field_validator("out", "data")
+    @field_validator("out", "data", "weights")
     @classmethod
     def _home(cls, value: Path | None) -> Path | None:
         try:
@@ -170,8 +175,8 @@ class Recipe(BaseModel):
                 f"{name} needs a memory; give its size in images, for instance --memory 500.", about="method"
             )
         check_head(name, head, asked=bool(self.head))
-        if self.backbone and self.backbone not in backbone_names():
-            raise unknown("backbone", self.backbone, backbone_names(), about="backbone")
+        if self.backbone:
+            backbone_name(self.backbone, may_import=False)
 
     def _resolved(self, dataset: Dataset) -> RunSpec:
         name = self.named_method()
@@ -204,6 +209,7 @@ class Recipe(BaseModel):
             )
         preset = presets.defaults(self.preset, kind, self.scenario, memory, usual.epochs)
         hyperparameters, settings = resolve_settings(name, head, self.set, preset.settings)
+        lr = self.lr or usual.lr
         return RunSpec(
             format=record.format,
             scenario=self.scenario,
@@ -217,7 +223,7 @@ class Recipe(BaseModel):
             backbone=backbone,
             epochs=self.epochs or preset.epochs,
             batch_size=self.batch_size or usual.batch_size,
-            lr=self.lr or usual.lr,
+            lr=lr,
             momentum=usual.momentum if self.momentum is None else self.momentum,
             precision=self.precision,
             hold_out=self.hold_out,
@@ -225,6 +231,9 @@ class Recipe(BaseModel):
             augmentation=augmentation if record.published else "paper",
             passes=self.passes or preset.passes if kind.replays() else "joint",
             code=fingerprint(name, head, backbone, dataset.shape[0]),
+            backbone_lr=None if self.backbone_lr == lr else self.backbone_lr,
+            weights=WeightsFile.of(self.weights).digest if self.weights else None,
+            normalise=self.normalise,
             seed=self.seeds[0],
         )
 

@@ -27,7 +27,7 @@ PREAMBLE = "% needs \\usepackage{booktabs} and \\usepackage[table]{xcolor}\n"
 MEASURED = ("ACC", "BWT", "BWT_final", "forgetting", "seconds")
 SPEC = (
     "image_size", "backbone", "epochs", "batch_size", "lr", "momentum", "precision", "evaluate_every", "augmentation",
-    "passes", "code", "fingerprint",
+    "passes", "backbone_lr", "weights", "normalise", "code", "fingerprint",
 )  # fmt: skip
 
 

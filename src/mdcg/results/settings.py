@@ -220,6 +220,13 @@ def _shared(usual: dict[str, str], exceptions: bool) -> str:
     )
     if usual["passes"] != "joint":
         text += ", memory images in passes of their own"
+    if usual["weights"] != "None":
+        text += f", initial weights {usual['weights']}"
+    if usual["backbone_lr"] != "None":
+        own = usual["backbone_lr"]
+        text += ", the backbone frozen" if own == "0" else f", the backbone's learning rate {own}"
+    if usual["normalise"] != "data":
+        text += f", pixels normalised by {usual['normalise']}"
     return text + (", except where a name says otherwise" if exceptions else "")
 
 

@@ -20,6 +20,7 @@ from mdcg.errors import MdcgError
 from mdcg.methods import METHODS
 from mdcg.models import HEADS
 from mdcg.models.backbones import BACKBONES, MEMBERED
+from mdcg.models.naming import Copies
 from mdcg.models.stacked import initialised
 from mdcg.tensors import pack
 
@@ -71,6 +72,11 @@ def _initial_weights(factory: Callable[[int], nn.Module], channels: int) -> byte
 
 def _texts(thing: Any, seen: set[int]) -> Iterator[str]:
     """The code of a thing, and of all that it is made of."""
+    if isinstance(thing, Copies):  # of a module
+        yield thing.structure()
+        for kind in thing.kinds():
+            yield from _texts(kind, seen)
+        return
     if isinstance(thing, functools.partial):
         yield _written(thing.args) + _written(thing.keywords)
         thing = thing.func

@@ -9,13 +9,15 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
+from mdcg.data.normalise import Named
 from mdcg.methods import METHODS, Method
 from mdcg.methods.base import Passes, Preset, Value, shared_settings
 from mdcg.scenario import parse
 from mdcg.train.group import Member, Training
 
 OLDER = {"lr": "rate"}  # settings by the names that are part of a run's identity
-ADDED = {"passes": "joint", "code": ""}  # settings that came later, as `Method.added`
+#: Settings that came later, as `Method.added`.
+ADDED = {"passes": "joint", "code": "", "backbone_lr": None, "weights": None, "normalise": "data"}
 
 
 class RunSpec(BaseModel):
@@ -43,6 +45,9 @@ class RunSpec(BaseModel):
     augmentation: Preset = "paper"
     passes: Passes = "joint"
     code: str = ""  # fingerprint of what is not mdcg's own, see `fingerprint.py`
+    backbone_lr: float | None = None  # None: as `lr`
+    weights: str | None = None  # digest of the backbone's initial ones, see `WeightsFile`
+    normalise: Named = "data"
     seed: int
 
     @field_validator("hyperparameters")
@@ -83,7 +88,7 @@ class RunSpec(BaseModel):
         return Member(self.seed, self.memory, self.built_method(), self.head_settings)
 
     def training(self) -> Training:
-        """The settings in which it agrees with the other members of its group."""
+        """The settings in which it agrees with its group; of a file of weights it knows the digest only."""
         return Training(
             tasks=parse(self.scenario)[1],
             backbone=self.backbone,
@@ -95,6 +100,7 @@ class RunSpec(BaseModel):
             hold_out=self.hold_out,
             evaluate_every=self.evaluate_every,
             passes=self.passes,
+            backbone_lr=self.backbone_lr,
         )
 
     def group_key(self) -> str:

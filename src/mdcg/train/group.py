@@ -14,6 +14,7 @@ from mdcg.errors import MdcgError
 from mdcg.memory import Draw, share_of_task
 from mdcg.methods import Method
 from mdcg.methods.base import Passes
+from mdcg.models.weights import WeightsFile
 from mdcg.scenario import Scenario
 
 SMALL = 16  # pixels of an image's side
@@ -43,9 +44,14 @@ class Training:
     hold_out: float = 0.0  # fraction of the training images that is evaluated on in place of the test images
     evaluate_every: int = 0  # epochs between evaluations within a task; 0: only at its end
     passes: Passes = "joint"  # whether memory images go through the network with the current ones or by themselves
-    outputs: int | None = (
-        None  # of a head that has all of them from the start; None: as many as the dataset has classes
-    )
+    outputs: int | None = None  # of a head that has all from the start; None: as many as the dataset has classes
+    backbone_lr: float | None = None  # learning rate of the backbone; None: as `lr`, 0: it stays as it is
+    weights: WeightsFile | None = None  # the backbone's at the beginning; None: each member's seed makes its own
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the backbone stays as it is."""
+        return self.backbone_lr == 0
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,9 @@ def fresh(group: Group, compute: Compute) -> State:
     training, members = group.training, group.members
     return State(
         model=_new_model(group).to(compute.device, compute.dtype),
-        optimizer=SGD(training.lr, training.momentum),
+        optimizer=SGD(
+            training.lr, training.momentum, {} if training.backbone_lr is None else {"backbone.": training.backbone_lr}
+        ),
         memories=empty_memories(group),
         correct=np.zeros((len(members), training.tasks, group.dataset.classes), np.int64),
         loss_sum=torch.zeros(len(members), device=compute.device, dtype=compute.dtype),
@@ -94,11 +96,24 @@ def empty_memories(group: Group) -> list[Memory]:
 
 
 def _new_model(group: Group) -> Model:
-    """Make a model without classes from its members' seeds."""
+    """Make a model without classes from its members' seeds and the file of weights."""
     training, members = group.training, group.members
     settings = {name: [member.head_settings[name] for member in members] for name in members[0].head_settings}
     seeds = [member.seed for member in members]
-    return build_model(training.backbone, training.head, group.dataset.shape, seeds, settings, classes=group.outputs)
+    model = build_model(
+        training.backbone,
+        training.head,
+        group.dataset.shape,
+        seeds,
+        settings,
+        classes=group.outputs,
+        trained=not training.frozen,
+    )
+    if training.weights is not None:
+        training.weights.into(model.backbone)
+    if training.frozen:
+        model.freeze()
+    return model
 
 
 def begin_task(state: State, group: Group) -> None:

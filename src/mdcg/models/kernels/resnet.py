@@ -47,14 +47,18 @@ def features(net: ResNet, images: Tensor) -> Tensor:
 
 
 def prepare(net: ResNet, trained: Tensor, inferred: Tensor | None) -> None:
-    """Compile what training and, if asked for, inference with such images will launch."""
+    """Compile what training and, if asked for, inference with such images will launch.
+
+    A frozen network is not trained: steps infer too.
+    """
 
     def train() -> None:
         trace = SimpleNamespace()
         _Training.backward(trace, _Training.forward(trace, net, trained, *net.parameters()))
 
     with torch.no_grad():
-        compile_ahead(train, *([] if inferred is None else [lambda: _infer(net, inferred)]))
+        first = train if net.training else lambda: _infer(net, trained)
+        compile_ahead(first, *([] if inferred is None else [lambda: _infer(net, inferred)]))
 
 
 class _Training(torch.autograd.Function):
