@@ -15,6 +15,7 @@ from mdcg.errors import MdcgError
 from mdcg.models import build_backbone, build_model
 from mdcg.models.backbones import BACKBONES, MEMBERED, register_backbone
 from mdcg.models.layers import Conv2d
+from mdcg.models.stacked import Stacked
 from mdcg.train.optimizer import SGD
 
 
@@ -208,6 +209,35 @@ def test_frozen_parameters_stay() -> None:
     assert "backbone.0__weight" not in optimizer.velocity
     assert "backbone.5__weight" in optimizer.velocity
     torch.autograd.grad(model.logits(torch.randn(2, 4, 3, 8, 8)).sum(), optimizer.parameters)
+
+
+class Tied(nn.Module):
+    """Two layers with the same weights."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(64 * channels, 64 * channels), nn.Linear(64 * channels, 64 * channels)
+        self.second.weight = self.first.weight
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        features: torch.Tensor = self.second(self.first(images.flatten(1)))
+        return features
+
+
+@pytest.mark.usefixtures("_forget_registrations")
+def test_tied_weights_stay_tied() -> None:
+    register_backbone("tied", Tied)
+    stacked = build_backbone("tied", (3, 8, 8), rngs([0, 1]))
+    assert isinstance(stacked, Stacked)
+    x, state = torch.randn(2, 4, 3, 8, 8), stacked.state_dict()
+    for k in range(2):
+        hidden = x[k].flatten(1) @ state["first__weight"][k].T + state["first__bias"][k]
+        expected = hidden @ state["first__weight"][k].T + state["second__bias"][k]
+        torch.testing.assert_close(stacked(x)[k], expected)
+        alone = stacked.member(k)
+        torch.testing.assert_close(alone(x[k]), expected)
+        assert isinstance(alone, Tied)
+        assert alone.first.weight is alone.second.weight
 
 
 def test_built_in_names_are_taken() -> None:

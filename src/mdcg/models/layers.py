@@ -25,8 +25,8 @@ def fold(images: Tensor) -> Tensor:
 
 def unfold(features: Tensor, members: int) -> Tensor:
     """Take members apart again: (batch, K·F) → (K, batch, F)."""
-    batch, _ = features.shape
-    return features.view(batch, members, -1).transpose(0, 1)
+    beside: Tensor = features.unflatten(1, (members, -1))
+    return beside.transpose(0, 1)
 
 
 def one_by_one(module: nn.Module, x: Tensor) -> Tensor:

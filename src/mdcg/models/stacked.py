@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -32,7 +33,7 @@ class Stacked(nn.Module):
         parameters, buffers = stack_module_state(copies)
         trainable = dict(copies[0].named_parameters())
         # Held apart from torch's registration: it is the pattern that runs, the stacked state that learns.
-        self._pattern = [copies[0].to("meta")]
+        self._pattern = [_blank(copies[0])]
         self.names = {_flat(name): name for name in (*parameters, *buffers)}
         for name, value in parameters.items():
             learns = trainable[name].requires_grad
@@ -63,6 +64,22 @@ class Stacked(nn.Module):
         """The module of the user's that holds this parameter or buffer, and the name that it has there."""
         path, _, name = self.names[key].rpartition(".")
         return self.pattern.get_submodule(path), name
+
+    def member(self, k: int) -> nn.Module:
+        """The user's module with a copy of member k's values, free of `torch.func`."""
+        held = dict((*self.pattern.named_parameters(), *self.pattern.named_buffers()))
+        copies: dict[int, Tensor] = {}  # of what is held, wherever the module holds it: weights may be tied
+        for key, value in (*self.named_parameters(), *self.named_buffers()):
+            own = value[k].detach().clone()
+            learned = isinstance(value, nn.Parameter)
+            copies[id(held[self.names[key]])] = nn.Parameter(own, value.requires_grad) if learned else own
+        try:
+            return copy.deepcopy(self.pattern, copies)
+        except Exception as error:  # whatever a user's module may hold
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+            raise MdcgError(
+                f"the backbone cannot be copied: {reason}. It must be a module that copy.deepcopy can copy."
+            ) from error
 
     def _count_features(self, shape: tuple[int, int, int], trained: bool) -> int:
         """Try the module on two blank images, with its statistics put back afterwards."""
@@ -112,6 +129,19 @@ def initialised(factory: Callable[[int], nn.Module], channels: int, seed: int) -
         ) from error
     if not isinstance(module, nn.Module):
         raise MdcgError(f"the backbone's factory must return an nn.Module, not {type(module).__name__}.")
+    return module
+
+
+def _blank(module: nn.Module) -> nn.Module:
+    """The module without its values; weights that were tied stay tied, which `to("meta")` would undo."""
+    blank: dict[Tensor, Tensor] = {}
+    for part in module.modules():
+        for name, value in [*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)]:
+            if value not in blank:
+                empty = value.detach().to("meta")
+                learned = isinstance(value, nn.Parameter)
+                blank[value] = nn.Parameter(empty, value.requires_grad) if learned else empty
+            setattr(part, name, blank[value])
     return module
 
 
