@@ -20,8 +20,8 @@ from torch import Tensor, nn
 import mdcg
 from mdcg import MdcgError, export
 from mdcg.export import Classifier, export_onnx, export_torch
-from mdcg.learner import Learner
 from mdcg.models import BACKBONES, HEADS, Model, build_model, register_backbone
+from mdcg.saved import SavedModel, Setup
 
 MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.2, 0.3)
 SIDES = {"smallconv": 8, "resnet20": 8, "resnet18": 32, "mine": 8, "flat": 8}
@@ -159,11 +159,12 @@ def test_the_classifier_is_the_learner() -> None:
     before = {name: value.clone() for name, value in model.state_dict().items()}
     classifier = Classifier(model, MEAN, STD, 7)
     names = tuple("abcdefghi")
-    learner = Learner(model, "smallconv", "cascaded-gates", {}, (3, 8, 8), (4, 2, 0, 1, 3, 8, 6), names, MEAN, STD)
+    setup = Setup("smallconv", "cascaded-gates", {}, 0, (3, 8, 8), MEAN, STD, seed=0)
+    saved = SavedModel(setup, names[:7], model)
     images = pictures(20)
     found = classifier(images)
     assert not found.requires_grad
-    np.testing.assert_allclose(found.numpy(), learner.predict_proba(images), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(found.numpy(), saved.probabilities(images), rtol=0, atol=1e-5)
     classifier.head.classifier.weight.zero_()  # a copy of its own
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 

@@ -52,6 +52,7 @@ class Setup:
     batch_size: int = 32
     lr: float = 0.01  # learning rate
     momentum: float = 0.8
+    backbone_lr: float | None = None  # learning rate of the backbone; None: as `lr`, 0: it stays as it is
     passes: Passes = "joint"
     padding: int = 0
     flip: bool = False
@@ -59,7 +60,10 @@ class Setup:
     def empty_model(self, sizes: Sequence[int]) -> Model:
         """A single member with a head of tasks of these sizes, to be filled with saved weights."""
         settings = {name: [value] for name, value in self.head_settings.items()}
-        model = build_model(self.backbone, self.head, self.shape, [self.seed], settings, classes=self.outputs)
+        # Not to be trained as it is: so it may hold what only training forbids.
+        model = build_model(
+            self.backbone, self.head, self.shape, [self.seed], settings, classes=self.outputs, trained=False
+        )
         for size in sizes:
             model.grow(size)
         return model
@@ -130,6 +134,7 @@ class SavedModel:
             batch_size=training.batch_size,
             lr=training.lr,
             momentum=training.momentum,
+            backbone_lr=training.backbone_lr,
             passes=training.passes,
             padding=dataset.padding,
             flip=dataset.flip,
@@ -185,10 +190,11 @@ class SavedModel:
         return pack(tensors, header)
 
     @classmethod
-    def load(cls, path: Path) -> SavedModel:
-        """Read what `save` wrote, in this format or an older one."""
+    def load(cls, path: Path, backbone: str | None = None) -> SavedModel:
+        """Read what `save` wrote, in this format or an older one; a `backbone` takes the place of the one it names."""
         try:
-            return _parsed(*unpack(path.read_bytes()))
+            tensors, header = unpack(path.read_bytes())
+            return _parsed(tensors, {**header, "backbone": backbone} if backbone else header)
         except OSError as error:
             raise MdcgError(f"cannot read {path}: {error.strerror}; check the path.") from error
         except _Newer as error:

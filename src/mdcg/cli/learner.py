@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from mdcg.cli.app import app
-from mdcg.cli.options import SHARED, option, print_json, with_options
+from mdcg.cli.options import SHARED, option, own_backbone, print_json, with_options
 from mdcg.cli.train import stopped_explained
 from mdcg.errors import MdcgError
 
@@ -28,6 +28,9 @@ PARAMETERS = {
     "resize": option(str | None, help="crop to a square, fit into one, or squash.  [default: crop]"),
     "flip": option(bool | None, "--flip/--no-flip", help="Whether images may be mirrored: not text, nor logos."),
     "backbone": option(str | None, help="Backbone.  [default: resnet18; resnet20 for 48 pixels and less]"),
+    "weights": SHARED["weights"],
+    "backbone_lr": SHARED["backbone_lr"],
+    "normalise": SHARED["normalise"],
     "head": SHARED["head"],
     "epochs": option(int | None, help="Epochs.  [default: 20, or more where there are few images]"),
     "batch_size": option(int | None, help="Images per batch.  [default: 32]"),
@@ -46,6 +49,7 @@ PARAMETERS = {
 }
 MODEL = typer.Argument(help="A file that 'mdcg learn' wrote, or a run's model.safetensors.")
 ON_ERROR = typer.Option(help="stop at a file that cannot be read, or skip it.")
+BACKBONE = typer.Option(help="Its backbone as package.module:function, where a file alone cannot bring it.")
 AS_JSON = typer.Option("--json", help="Print JSON and nothing else.")
 OnError = Literal["stop", "skip"]
 
@@ -69,7 +73,8 @@ def learn(
     from mdcg.learner.tables import learned_table, summary_line
     from mdcg.recipes.parsing import parse_settings
 
-    learner = Learner() if model is None else Learner.load(model)
+    parameters["backbone"] = own_backbone(parameters["backbone"])
+    learner = Learner() if model is None else Learner.load(model, backbone=parameters["backbone"])
     learner.set_params(**{key: value for key, value in parameters.items() if value is not None})
     if settings:
         learner.set_params(set={**(learner.set or {}), **parse_settings(settings)})
@@ -87,13 +92,14 @@ def predict(
     top: Annotated[int, typer.Option(min=1, help="Classes to name of each image.")] = 1,
     on_error: Annotated[OnError, ON_ERROR] = "stop",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    backbone: Annotated[str | None, BACKBONE] = None,
     as_json: Annotated[bool, AS_JSON] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV and nothing else.")] = False,
 ) -> None:
     """Classify image files, one line each: its path, the class, its probability."""
     if as_json and as_csv:
         raise MdcgError("give --json or --csv, not both.")
-    learner = _loaded(model, device)
+    learner = _loaded(model, backbone, device)
     reader = learner.reader(on_error)
     found = _ranked(learner, reader, images, top)
     if as_json:
@@ -123,15 +129,16 @@ def evaluate(
     ] = None,
     on_error: Annotated[OnError, ON_ERROR] = "stop",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    backbone: Annotated[str | None, BACKBONE] = None,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """Tell how a model fares on labelled images: class by class, what is taken for what, and what has fallen."""
     from mdcg.learner.tables import confusion_table, evaluation_json, evaluation_table
 
-    learner = _loaded(model, device)
+    learner = _loaded(model, backbone, device)
     reader = learner.reader(on_error)
     now = learner.evaluate(images, reader=reader)
-    then = None if before is None else _loaded(before, device).evaluate(images, known_only=True)
+    then = None if before is None else _loaded(before, backbone, device).evaluate(images, known_only=True)
     if as_json:
         return print_json(evaluation_json(now, then))
     console = Console()
@@ -145,9 +152,10 @@ def export(
     model: Annotated[Path, MODEL],
     out: Annotated[Path, typer.Option(help="File to write, .onnx or .pt2 by custom.")],
     to: Annotated[Literal["onnx", "torch"], typer.Option(help="onnx, or torch for torch.export.")] = "onnx",
+    backbone: Annotated[str | None, BACKBONE] = None,
 ) -> None:
     """Write a model as a file that needs no mdcg: uint8 images in, probabilities out, any number of them."""
-    learner = _loaded(model, "cpu")
+    learner = _loaded(model, backbone)
     learner.export(out, to)
     channels, height, width = learner.saved_.setup.shape
     print(
@@ -157,20 +165,24 @@ def export(
 
 
 @app.command()
-def info(model: Annotated[Path, MODEL], as_json: Annotated[bool, AS_JSON] = False) -> None:
+def info(
+    model: Annotated[Path, MODEL],
+    backbone: Annotated[str | None, BACKBONE] = None,
+    as_json: Annotated[bool, AS_JSON] = False,
+) -> None:
     """Show what a model knows: its classes by task, its memory, how it was taught and how it fared."""
     from mdcg.learner.tables import info_panel
 
-    learner = _loaded(model, "cpu")
+    learner = _loaded(model, backbone)
     if as_json:
         return print_json(_described(learner, model))
     return Console().print(info_panel(learner.saved_, model))
 
 
-def _loaded(model: Path, device: str) -> Learner:
+def _loaded(model: Path, backbone: str | None, device: str = "cpu") -> Learner:
     from mdcg.learner import Learner
 
-    learner = Learner.load(model)
+    learner = Learner.load(model, backbone=own_backbone(backbone))
     learner.set_params(device=device)
     return learner
 

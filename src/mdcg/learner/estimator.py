@@ -19,6 +19,7 @@ from sklearn.utils import Tags
 
 import mdcg
 from mdcg.data.images import ImageReader, OnError
+from mdcg.data.normalise import Normalise
 from mdcg.draws import Ints
 from mdcg.errors import InputError, MdcgError, unknown
 from mdcg.execute.progress import messages
@@ -40,6 +41,9 @@ from mdcg.learner.setup import Params, can_learn, check_room, params_of, resolve
 from mdcg.learner.task import Arrived, NextTask, next_task
 from mdcg.learner.training import checkpoint_folder, train
 from mdcg.methods.base import Passes, Value
+from mdcg.models.naming import Given as Backbone
+from mdcg.models.naming import backbone_name
+from mdcg.models.weights import WeightsFile
 from mdcg.saved import PIXELS_AT_ONCE, Label, Probabilities, SavedModel, Version
 from mdcg.train.precision import compute
 
@@ -80,11 +84,13 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         memory: int = 500,
         set: Mapping[str, Value] | None = None,
         head: str | None = None,
-        backbone: str | None = None,
+        backbone: Backbone | None = None,
+        weights: Path | str | None = None,
+        backbone_lr: float | None = None,
         image_size: int | None = None,
         resize: str = "crop",
         flip: bool = True,
-        normalise: str | tuple[Sequence[float], Sequence[float]] = "data",
+        normalise: Normalise = "data",
         padding: int | None = None,
         epochs: int | None = None,
         batch_size: int = 32,
@@ -107,6 +113,8 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.set = set
         self.head = head
         self.backbone = backbone
+        self.weights = weights
+        self.backbone_lr = backbone_lr
         self.image_size = image_size
         self.resize = resize
         self.flip = flip
@@ -142,7 +150,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         outputs as they are sorted, or in an `order`. With `save_to` the classifier is saved there in the end, and a
         call that was killed goes on where it was when it is made again; until then nothing has changed.
         """
-        params = Params.of(self.get_params())
+        params = self._params()
         with messages(params.quiet):
             return self._learn(params, images, labels, order, Path(save_to) if save_to else None)
 
@@ -188,7 +196,15 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_room(setup, before, len(new))
         place = {label: position for position, label in enumerate((*known, *new))}
         arrived = Arrived(pixels, np.array([place[label] for label in named], np.int64), new)
-        task = next_task(before, setup, arrived, params.hold_out, params.held_out_images, params.epochs)
+        task = next_task(
+            before,
+            setup,
+            arrived,
+            hold_out=params.hold_out,
+            held_out_images=params.held_out_images,
+            epochs=params.epochs,
+            weights=WeightsFile.of(params.weights) if params.weights else None,
+        )
         self.saved_ = self._learned(task, arrived, params, save_to)
         return self
 
@@ -259,7 +275,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def reader(self, on_error: OnError = "stop") -> ImageReader:
         """What reads image files in the form that this classifier takes."""
         saved: SavedModel | None = getattr(self, "saved_", None)
-        params = Params.of(self.get_params())
+        params = self._params()
         return reader_of(saved.setup if saved else None, params.image_size, params.resize, on_error)
 
     def predict(self, X: Given) -> npt.NDArray[Any]:
@@ -310,12 +326,23 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         (saved if pixels else replace(saved, kept=None, held_out=None)).save(Path(path))
 
     @classmethod
-    def load(cls, path: Path | str) -> Self:
-        """Read what `save` wrote; also a run's model.safetensors."""
-        saved = SavedModel.load(Path(path))
-        learner = cls(**params_of(saved))
+    def load(cls, path: Path | str, *, backbone: Backbone | None = None) -> Self:
+        """Read what `save` wrote; also a run's model.safetensors.
+
+        A file brings no code with it: a `backbone` that is not mdcg's own, nor registered, must be given again.
+        """
+        name = None if backbone is None else backbone_name(backbone, may_import=True)
+        saved = SavedModel.load(Path(path), name)
+        learner = cls(**{**params_of(saved), "backbone": saved.setup.backbone})
         learner.saved_ = saved
         return learner
+
+    def _params(self) -> Params:
+        """The parameters, checked; what names code is imported only before something is learned: a file names none."""
+        given = self.get_params()
+        if given["backbone"] is not None:
+            given["backbone"] = backbone_name(given["backbone"], may_import=not hasattr(self, "saved_"))
+        return Params.of(given)
 
     def _known(self) -> SavedModel:
         saved: SavedModel | None = getattr(self, "saved_", None)

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from mdcg.data.cache import statistics
+from mdcg.data.cache import statistics as measured
+from mdcg.data.normalise import Named, Statistics, statistics
 from mdcg.data.record import Preprocessing, Protocol
 from mdcg.errors import MdcgError, unknown
 from mdcg.methods import METHODS
 from mdcg.methods.base import Passes, Value
 from mdcg.models import HEADS
-from mdcg.models.backbones import backbone_names
 from mdcg.recipes.recipe import check_head, explain, resolve_settings
 from mdcg.saved import SavedModel, Setup
 
 FIXED = ("method", "head", "backbone", "seed")  # once something is learned
-
-Statistics = tuple[Sequence[float], Sequence[float]]
 
 
 class Params(BaseModel):
@@ -35,10 +34,12 @@ class Params(BaseModel):
     set: dict[str, Any] | None
     head: str | None
     backbone: str | None
+    weights: Path | None
+    backbone_lr: float | None = Field(ge=0)
     image_size: int | None = Field(ge=4, le=1024)
     resize: Literal["crop", "fit", "squash"]
     flip: bool
-    normalise: Literal["data"] | tuple[tuple[float, ...], tuple[float, ...]]
+    normalise: Named | Statistics
     padding: int | None = Field(ge=0, le=1024)
     epochs: int | None = Field(ge=1, le=100_000)
     batch_size: int = Field(ge=2, le=100_000)
@@ -100,18 +101,14 @@ def resolved(params: Params, before: SavedModel | None, images: Tensor) -> Setup
         batch_size=params.batch_size,
         lr=params.lr,
         momentum=params.momentum,
+        backbone_lr=params.backbone_lr,
         passes=params.passes if kind.replays() else "joint",
         padding=usual.padding if params.padding is None else params.padding,
         flip=params.flip,
     )
     if before is None:
-        if found.backbone not in backbone_names():
-            raise unknown("backbone", found.backbone, backbone_names())
-        mean, std = statistics(images.numpy()) if params.normalise == "data" else params.normalise
-        pixels = Preprocessing(0, False, mean, std)  # or say that these cannot be used
-        if len(mean) != channels:
-            raise MdcgError(f"normalise has {len(mean)} means for images of {channels} channel(s); give one for each.")
-        return replace(found, mean=pixels.mean or (), std=pixels.std or ())
+        mean, std = statistics(params.normalise, measured(images.numpy()))
+        return replace(found, mean=mean, std=std)
     was = before.setup
     for name in FIXED:
         if name == "backbone" and params.backbone is None:
@@ -145,6 +142,7 @@ def params_of(saved: SavedModel) -> dict[str, Any]:
         "batch_size": setup.batch_size,
         "lr": setup.lr,
         "momentum": setup.momentum,
+        "backbone_lr": setup.backbone_lr,
         "passes": setup.passes,
         "seed": setup.seed,
         "most_classes": max(2, setup.outputs),

@@ -17,6 +17,7 @@ from mdcg.data import Dataset, Split
 from mdcg.draws import Ints, Purpose, permutation, stream
 from mdcg.memory import Exemplars, Memory
 from mdcg.methods import METHODS
+from mdcg.models.weights import WeightsFile
 from mdcg.saved import Kept, Label, SavedModel, Setup, no_exemplars
 from mdcg.scenario import Scenario
 from mdcg.train import state as states
@@ -88,16 +89,24 @@ class NextTask:
 
 
 def next_task(
-    before: SavedModel | None, setup: Setup, arrived: Arrived, hold_out: float, most_held_out: int, epochs: int | None
+    before: SavedModel | None,
+    setup: Setup,
+    arrived: Arrived,
+    *,
+    hold_out: float,
+    held_out_images: int,
+    epochs: int | None,
+    weights: WeightsFile | None,
 ) -> NextTask:
     """The task of what has arrived; without `epochs`, so many that even few images give enough steps.
 
-    A fraction of each new class's images is held out, and so many are kept of all classes to evaluate on.
+    A fraction of each new class's images is held out, and so many are kept of all classes to evaluate on. Where a
+    network is made anew, `weights` are its backbone's.
     """
     sizes = [*(before.sizes if before else ()), len(arrived.new)]
     classes = (*(before.classes if before else ()), *arrived.new)
     number = len(sizes) - 1
-    kept_out, train = _hold_out(before, arrived, hold_out, most_held_out, setup, number)
+    kept_out, train = _hold_out(before, arrived, hold_out, held_out_images, setup, number)
     past = _past_images(before) if before else no_exemplars(setup.shape)
     dataset = Dataset(
         name="",
@@ -119,6 +128,8 @@ def next_task(
         batch_size=setup.batch_size,
         lr=setup.lr,
         momentum=setup.momentum,
+        backbone_lr=setup.backbone_lr,
+        weights=weights if before is None or method.starts_anew else None,
         passes=setup.passes,
         outputs=setup.outputs,
     )
