@@ -71,9 +71,9 @@ class Sweep:
         base = found[0].recipe
         context = Context(base.out, base.data, base.device, members, tuple(probes), trackers, fresh)
         cells = choose(found, context.dataset, only or {})
-        files = {one.recipe.weights for one in found} - {None}
-        weights = [WeightsFile.of(path) for path in files if path and path.is_file()]
-        context = replace(context, weights={file.digest: file for file in weights})
+        paths = {one.recipe.weights for one in found}
+        files = [WeightsFile.of(path) for path in paths if path and path.is_file()]  # of what is not wanted, maybe none
+        context = replace(context, weights={file.digest: file for file in files})
         return cls(cells, context, base.title or _title(cells, base.preset))
 
     @property
