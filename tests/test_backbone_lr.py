@@ -18,6 +18,7 @@ from mdcg.models.resnet import ResNet
 from mdcg.probes import PROBES, ProbeSet
 from mdcg.recipes.presets import preset_of
 from mdcg.recipes.recipe import make_recipe
+from mdcg.saved import SavedModel
 from mdcg.testing.groups import check_company, check_resumed, same_member, trained
 from mdcg.train import past_tasks
 from mdcg.train import state as states
@@ -245,8 +246,8 @@ def test_dropout_is_for_frozen_backbones_only() -> None:
         frozen = some("md-cg", "dropping", 0.0)
         state = trained(frozen)
         check_company(frozen, state)
-        learner = mdcg.Learner.of(frozen, state, 0)
-        assert learner.predict(frozen.dataset.test.images).shape == (len(frozen.dataset.test),)
+        answers = SavedModel.of(frozen, state, 0).probabilities(frozen.dataset.test.images)
+        assert answers.shape == (len(frozen.dataset.test), frozen.dataset.classes)
         with pytest.raises(mdcg.MdcgError, match=r"a run would depend on which others train beside it.*backbone_lr=0"):
             states.fresh(some("md-cg", "dropping", 0.1), CPU64)
     with BACKBONES.temporary("p=0", lambda channels: nn.Sequential(net(channels), nn.Dropout(0.0))):

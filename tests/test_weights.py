@@ -127,7 +127,7 @@ def test_what_mdcg_saved_can_be_begun_with(tmp_path: Path) -> None:
     result = mdcg.run(scenario="digits-2", method="naive", epochs=1, out=tmp_path / "runs", quiet=True)
     result.learner.save(tmp_path / "model.safetensors")
     backbone = loaded(tmp_path / "model.safetensors", "smallconv", (1, 8, 8), members=3)
-    for key, value in result.learner.model.backbone.state_dict().items():
+    for key, value in result.learner.saved_.model.backbone.state_dict().items():
         assert all(torch.equal(own, value[0]) for own in backbone.state_dict()[key])
 
 
@@ -225,7 +225,7 @@ def test_runs_that_begin_with_weights(cli: Cli, runs: Path, tmp_path: Path) -> N
     names = [record.spec.name for record in begun.records]
     for learner in begun.learners:  # GDumb starts anew with every task: with these weights each time
         for key, value in state.items():
-            assert torch.equal(learner.model.backbone.state_dict()[key][0], value)
+            assert torch.equal(learner.saved_.model.backbone.state_dict()[key][0], value)
     again = mdcg.run(**asked, seeds="0-1", weights=tmp_path / "same.pth", backbone_lr=0)
     assert [record.spec.name for record in again.records] == names
     assert begun.records[0].spec.weights == WeightsFile.of(tmp_path / "same.pth").digest

@@ -25,7 +25,7 @@ class Model(nn.Module):
         self.frozen = False  # the backbone, for good
 
     def freeze(self) -> None:
-        """From now on the backbone is as it is: it takes no gradients, and BatchNorm's statistics stay."""
+        """Keep the backbone as it is from now on: it takes no gradients, and BatchNorm's statistics stay."""
         self.frozen = True
         self.backbone.requires_grad_(False).eval()
 

@@ -98,7 +98,7 @@ def _registered(thing: nn.Module | Factory) -> str:
 
 
 def _registered_copies(module: nn.Module) -> str:
-    """By content: a module that has been trained since is another one."""
+    """The name of a module, by its content: one that has been trained since is another one."""
     try:
         copies = Copies(module)
         name = copies.name()
@@ -113,7 +113,7 @@ def _registered_copies(module: nn.Module) -> str:
 
 
 def _spoken(factory: Factory) -> str:
-    """As a person would write it, of a function that can be imported: so it is the same backbone."""
+    """The name of a function as a person would write it to have it imported: so it is the same backbone."""
     thing = getattr(factory, "func", factory)  # of a partial
     named = thing if hasattr(thing, "__qualname__") else type(thing)
     return f"{named.__module__}:{named.__qualname__}"

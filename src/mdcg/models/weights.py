@@ -90,7 +90,7 @@ def read(path: Path) -> dict[str, Tensor]:
 
 
 def digest_of(tensors: Mapping[str, Tensor]) -> str:
-    """Of names, kinds, shapes and values."""
+    """A digest of names, kinds, shapes and values."""
     content = hashlib.blake2b(digest_size=10)
     for name, value in sorted(tensors.items()):
         content.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
@@ -146,7 +146,7 @@ def _namings(backbone: nn.Module) -> Iterator[Names]:
 
 
 def _torchvision(net: ResNet, keys: list[str]) -> Names:
-    """As torchvision calls the parts of a ResNet: layer2.0.downsample.1.bias is our blocks.2.shortcut.1.bias."""
+    """The names of torchvision for the parts of a ResNet: our blocks.2.shortcut.1.bias is layer2.0.downsample.1.bias."""
     theirs = {"conv": "conv1", "norm": "bn1", "norm1": "bn1", "norm2": "bn2", "shortcut": "downsample"}
     names = {}
     for key in keys:
