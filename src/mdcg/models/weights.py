@@ -146,7 +146,7 @@ def _namings(backbone: nn.Module) -> Iterator[Names]:
 
 
 def _torchvision(net: ResNet, keys: list[str]) -> Names:
-    """The names of torchvision for the parts of a ResNet: our blocks.2.shortcut.1.bias is layer2.0.downsample.1.bias."""
+    """The names of torchvision for parts of a ResNet: our blocks.2.shortcut.1.bias is layer2.0.downsample.1.bias."""
     theirs = {"conv": "conv1", "norm": "bn1", "norm1": "bn1", "norm2": "bn2", "shortcut": "downsample"}
     names = {}
     for key in keys:
