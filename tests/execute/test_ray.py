@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import mdcg
-from tests.execute.test_sweep import RECIPE, outcome
+from tests.conftest import RECIPE
+from tests.execute.test_sweep import outcome
 
 ray = pytest.importorskip("ray")
 from mdcg.execute.context import Context  # noqa: E402

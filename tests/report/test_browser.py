@@ -14,7 +14,8 @@ import mdcg
 from mdcg.cli import main
 from mdcg.report.page import page as report_page
 from mdcg.results.settings import gather
-from tests.report.test_report import EVIL, made_run
+from tests.fake_runs import made_run
+from tests.report.test_report import EVIL
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

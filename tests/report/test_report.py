@@ -1,4 +1,4 @@
-"""The report: what belongs together, what the paper says, and files that others can read."""
+"""The report: tables, a page, and files that others can read."""
 
 from __future__ import annotations
 
@@ -9,222 +9,30 @@ import math
 import os
 import re
 import shutil
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
-from scipy import stats
 
-from mdcg import metrics, paper
 from mdcg.errors import MdcgError
 from mdcg.execute.context import Context
 from mdcg.execute.sweep import Sweep
-from mdcg.methods import METHODS
-from mdcg.models import HEADS
 from mdcg.recipes.grid import Cell
-from mdcg.recipes.recipe import make_recipe
 from mdcg.report.files import csv_table, latex, latex_text, markdown
 from mdcg.report.page.page import page, templates
 from mdcg.report.page.payload import lean
 from mdcg.report.sweep_tables import caption, sweep_table
 from mdcg.results.read import find_runs
-from mdcg.results.settings import Section, Setting, gather, paper_cell
-from mdcg.results.statistics import Spread, welch
+from mdcg.results.settings import Section, Setting, gather
 from mdcg.runs.finished import FinishedRun
-from mdcg.runs.record import Record
-from mdcg.runs.spec import RunSpec
 from mdcg.runs.store import read_record
-from tests.conftest import Cli, toy_dataset
-from tests.fake_runs import finished, spec, with_rows
+from tests.conftest import Cli
+from tests.fake_runs import finished, made_run, spec, with_rows
 
 EVIL = """</script><img src=x onerror=alert(1)>' onfocus=alert(2) " onclick=alert(3) &lt; {{ 7 * 7 }}"""
-
-
-def made_run(
-    acc: float = 50, tasks: int = 2, names: str = "class", folder: str = "runs/x", **asked: Any
-) -> FinishedRun:
-    """A run that nobody trained: `acc` percent of every task at the end, 100 when each was learned."""
-    method = asked.get("method", "md-cg")
-    kind = METHODS[method] if method in METHODS.names() else METHODS["naive"]
-    usual: dict[str, Any] = {
-        "scenario": "c10-5", "fingerprint": "f", "image_size": None, "method": method, "memory": 500, "head": kind.head,
-        "backbone": "resnet20", "epochs": 20, "batch_size": 32, "lr": 0.01, "momentum": 0.8, "precision": "auto",
-        "hold_out": 0.0, "evaluate_every": 0, "seed": 0,
-    }  # fmt: skip
-    usual |= asked
-    chosen = {name: field.default for name, field in kind.model_fields.items()}
-    chosen |= kind.tuned(usual["scenario"], usual["memory"]) | usual.pop("hyperparameters", {})
-    settings = {name: default for name, (default, _) in HEADS[usual["head"]].settings.items()}
-    spec = RunSpec(hyperparameters=chosen, head_settings=settings, **usual)
-    correct = [[1000] * 2 * (i + 1) + [0] * 2 * (tasks - i - 1) for i in range(tasks - 1)]
-    record = Record(
-        spec=spec,
-        sizes=[2] * tasks,
-        order=list(range(2 * tasks)),
-        class_names=[f"{names} {c}" for c in range(2 * tasks)],
-        correct=[*correct, [round(10 * acc)] * 2 * tasks],
-        total=[1000] * 2 * tasks,
-        memory={0: [1, 2], 1: [3]},
-        history=[
-            {"task": task + 1, "epoch": 1, "loss": 0.5, "train_accuracy": 80.0, "accuracy": [90.0] * (task + 1)}
-            for task in range(tasks)
-        ],
-        seconds=2.0,
-        environment={"finished": f"2026-01-0{1 + usual['seed'] % 9}T00:00:00+00:00"},
-    )
-    return FinishedRun(Path(folder), record)
-
-
-def settings(*runs: FinishedRun) -> list[Setting]:
-    return [setting for section in gather(runs) for setting in section.settings]
-
-
-def names(*runs: FinishedRun) -> set[str]:
-    return {setting.name for setting in settings(*runs)}
-
-
-def test_runs_of_other_seeds_are_one_setting() -> None:
-    runs = [made_run(acc, seed=seed) for seed, acc in enumerate((40, 50, 66))]
-    (setting,) = settings(*runs)
-    expected = [run.record.metrics for run in runs]
-    for name in ("ACC", "BWT", "BWT_final", "forgetting"):
-        values = [one[name] for one in expected]
-        assert setting.stats[name] == Spread(3, *metrics.mean_std(values))
-    assert setting.stats["ACC"].mean == pytest.approx(52)
-    assert setting.stats["ACC"].std == pytest.approx(np.std([40, 50, 66], ddof=1))
-    assert setting.stats["seconds"] == Spread(3, 2.0, 0.0)
-    assert (setting.name, setting.label) == ("md-cg", "md-cg, memory 500")
-    np.testing.assert_allclose(setting.matrices[:, -1], [[40] * 2, [50] * 2, [66] * 2])
-
-
-@pytest.mark.parametrize("field", sorted(set(RunSpec.model_fields) - {"seed", "hyperparameters", "head_settings"}))
-def test_runs_that_differ_in_anything_else_never_mix(field: str) -> None:
-    other: dict[str, Any] = {
-        "scenario": "c10-2", "method": "md", "head": "single-gate", "precision": "bf16", "backbone": "resnet32",
-        "augmentation": "published", "fingerprint": "g", "hold_out": 0.1, "format": 7, "image_size": 64, "lr": 0.1,
-        "momentum": 0.5, "passes": "separate", "code": "method:1",
-    }  # fmt: skip
-    one, two = made_run(), made_run(seed=1, **{field: other.get(field, 333)})
-    sections = gather([one, two])
-    shown = {(section.title, setting.name, setting.spec.memory) for section in sections for setting in section.settings}
-    assert len(shown) == 2
-    if field in ("scenario", "hold_out", "fingerprint"):  # other images: their accuracies are no rivals
-        assert len(sections) == 2
-    assert len({line.split(",ACC")[0] for line in csv_table(sections).splitlines()[1:]}) == 2
-
-
-def test_held_out_images_are_named() -> None:
-    titles = [section.title for section in gather([made_run(hold_out=0.125), made_run()])]
-    assert titles == ["c10-5", "c10-5, on 12.5% of the training images held out"]
-
-
-def test_names_say_what_differs_and_no_more() -> None:
-    assert names(made_run(), made_run(method="naive", memory=0)) == {"md-cg", "naive"}
-    assert names(made_run(method="md", head="cascaded-gates"), made_run(method="md")) == {"md, cascaded-gates", "md"}
-    # The paper chose another λ for each memory: that is one setting as people see it.
-    assert paper.chosen("md")["lam"]["c10-5"][500] != paper.chosen("md")["lam"]["c10-5"][2000]
-    assert names(made_run(memory=500), made_run(memory=2000)) == {"md-cg"}
-    grid = [made_run(hyperparameters={"lam": lam}) for lam in (0.1, 0.25, 1.0)]
-    assert names(*grid) == {"md-cg, lam 0.1", "md-cg, lam 0.25", "md-cg, lam 1"}
-    assert names(*grid, made_run(memory=2000)) == {"md-cg", "md-cg, lam 0.1", "md-cg, lam 1"}
-    assert names(made_run(), made_run(memory=200, epochs=1), made_run(memory=2000)) == {"md-cg", "md-cg, epochs 1"}
-    assert names(made_run(), made_run(evaluate_every=5)) == {"md-cg, evaluated every 0", "md-cg, evaluated every 5"}
-    assert names(made_run(), made_run(memory=200, evaluate_every=5)) == {"md-cg"}
-    assert names(made_run(code="method:1"), made_run(code="method:2")) == {
-        "md-cg, code method:1",
-        "md-cg, code method:2",
-    }
-    assert names(made_run(code="head:1"), made_run(method="naive", memory=0)) == {"md-cg", "naive"}
-    assert names(made_run(method="of a package that is gone")) == {"of a package that is gone, incremental"}
-
-
-def test_the_published_preset_has_a_name() -> None:
-    """In place of all that it sets; other settings are told from the default as if it were not there."""
-    cifar = replace(toy_dataset([4] * 10, side=32, channels=3), name="cifar10")
-
-    def run(method: str, **words: Any) -> FinishedRun:
-        (spec,) = make_recipe(scenario="c10-5", method=method, memory=500, **words).resolve(cifar)
-        return made_run(**spec.model_dump(exclude={"head_settings"}))
-
-    for method in ("er-ace", "er-lode", "ss-il", "ld", "md-cg"):  # epochs, passes, heads and settings
-        assert names(run(method), run(method, preset="published")) == {method, f"{method}, published"}
-    past_only = run("er-ace", set={"current_in_memory": False})
-    assert names(run("er-ace"), past_only, run("er-ace", preset="published")) == {
-        "er-ace, current_in_memory True",
-        "er-ace, current_in_memory False",
-        "er-ace, published",
-    }
-    assert names(run("replay"), run("replay", passes="separate")) == {"replay", "replay, passes separate"}
-
-
-def test_what_is_not_default_is_named_even_where_all_have_it() -> None:
-    """A table of nothing but runs with an older default must not pass for one of the present."""
-    assert names(made_run(hyperparameters={"divergence": "student-teacher"})) == {"md-cg, divergence student-teacher"}
-    (section,) = gather([made_run(passes="separate"), made_run(passes="separate", memory=200)])
-    assert "memory images in passes of their own" in section.shared
-    (section,) = gather([made_run()])
-    assert "passes" not in section.shared
-
-
-@hypothesis.settings(deadline=None)
-@given(
-    st.tuples(st.integers(2, 30), st.floats(0, 100), st.floats(0.01, 30)),
-    st.tuples(st.integers(2, 30), st.floats(0, 100), st.floats(0.01, 30)),
-)
-def test_welch_by_hand(ours: tuple[int, float, float], theirs: tuple[int, float, float]) -> None:
-    """The statistic and the degrees of freedom as Welch and Satterthwaite write them."""
-    (n, mean, std), (m, other, its) = ours, theirs
-    a, b = std**2 / n, its**2 / m
-    t = (mean - other) / math.sqrt(a + b)
-    freedom = (a + b) ** 2 / (a**2 / (n - 1) + b**2 / (m - 1))
-    expected = 2 * stats.t(freedom).sf(abs(t))
-    assert welch(Spread(*ours), Spread(*theirs)) == pytest.approx(expected, rel=1e-9, abs=1e-15)
-
-
-def test_welch_says_nothing_without_a_spread() -> None:
-    assert welch(Spread(1, 50.0, math.nan), Spread(5, 60.0, 1.0)) is None
-    assert welch(Spread(3, 50.0, 0.0), Spread(5, 60.0, 0.0)) is None
-    assert welch(Spread(3, 50.0, 0.0), Spread(5, 60.0, 1.0)) is not None
-
-
-def test_papers_numbers() -> None:
-    (setting,) = settings(*[made_run(acc, seed=seed) for seed, acc in enumerate((64.5, 65, 66))])
-    cell = paper.cell("c10-5", "md-cg", 500)
-    assert cell is not None
-    assert setting.paper == cell
-    assert setting.difference == pytest.approx(np.mean([64.5, 65, 66]) - cell.acc)
-    sample = stats.ttest_ind_from_stats(
-        np.mean([64.5, 65, 66]), np.std([64.5, 65, 66], ddof=1), 3, cell.acc, cell.acc_std, paper.RUNS, equal_var=False
-    )
-    assert setting.p == pytest.approx(sample.pvalue)
-    assert setting.verdict == f"no, p = {sample.pvalue:.3f}"
-    (far,) = settings(*[made_run(20 + seed / 10, seed=seed) for seed in range(5)])
-    assert far.verdict == "yes, p < 0.001"
-    (alone,) = settings(made_run(20))
-    assert (alone.p, alone.verdict) == (None, "n too small")
-
-
-def test_only_runs_of_the_papers_protocol_are_compared_with_it() -> None:
-    def cell(**asked: Any) -> paper.Cell | None:
-        return paper_cell(made_run(**asked).record.spec)
-
-    assert cell() == paper.cell("c10-5", "md-cg", 500)
-    assert cell(head="single-gate") == paper.cell("c10-5", "md-cg", 500, "single-gate")
-    assert cell(method="naive", memory=0) == paper.cell("c10-5", "naive", 0)
-    assert cell(method="er-ace", head="cascaded-gates") == paper.cell("c10-5", "er-ace", 500, "cascaded-gates")
-    for departure in (
-        {"hold_out": 0.1}, {"epochs": 1}, {"backbone": "resnet32"}, {"batch_size": 64}, {"lr": 0.1},
-        {"momentum": 0.9}, {"memory": 123}, {"head": "incremental"}, {"scenario": "digits-5"}, {"method": "foreign"},
-        {"hyperparameters": {"lam": 1000.0}}, {"head": "cascaded-gates-with-own"}, {"head": "scalar-gates"},
-    ):  # fmt: skip
-        assert cell(**departure) is None, departure
 
 
 def rivals() -> list[Section]:

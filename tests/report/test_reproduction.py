@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import stats
 
 from mdcg import paper
@@ -25,7 +22,6 @@ from mdcg.report.notes import NOTES, read_notes
 from mdcg.report.reproduction import BEGIN, END, compared, reproduction, write_reproduction
 from mdcg.results.read import find_runs
 from mdcg.results.settings import gather, paper_cell
-from mdcg.results.statistics import holm
 from mdcg.runs.archive import write_archive
 from mdcg.runs.finished import FinishedRun
 from mdcg.runs.record import Record
@@ -94,25 +90,6 @@ def test_runs_of_an_older_format() -> None:
     spec = asked("c100-10", "replay", 500)
     assert preset_of(spec) == "paper"
     assert preset_of(spec.model_copy(update={"format": 1})) is None
-
-
-# ---- Holm's correction ----
-
-
-def test_holm_by_hand() -> None:
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([3 * 0.01, 0.06, 2 * 0.03, 4 * 0.005])
-    assert holm([0.5, 0.9]) == [1.0, 1.0]
-    assert holm([0.02]) == [0.02]
-    assert holm([]) == []
-
-
-@given(st.lists(st.floats(0, 1), max_size=6))
-def test_holm_is_bonferroni_of_every_family_that_a_hypothesis_is_in(ps: list[float]) -> None:
-    """The closure principle: rejected is what Bonferroni rejects in every subset that it belongs to."""
-    places = range(len(ps))
-    subsets = [own for size in range(1, len(ps) + 1) for own in itertools.combinations(places, size)]
-    expected = [max(min(1, len(own) * min(ps[j] for j in own)) for own in subsets if place in own) for place in places]
-    assert holm(ps) == pytest.approx(expected)
 
 
 # ---- the page, from made-up runs ----

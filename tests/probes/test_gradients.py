@@ -1,10 +1,9 @@
-"""DER's two gradients: the probe against a plain calculation, member by member and channel by channel."""
+"""DER's two gradients against a plain calculation, member by member and channel by channel."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,17 +13,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mdcg.errors import MdcgError
-from mdcg.figures.plots.gradients import Gradients as Figure
 from mdcg.methods import METHODS
 from mdcg.models import register_backbone
 from mdcg.probes import Measured, Probe, ProbeSet, Snapshot, gradients, probes_for
 from mdcg.probes.gradients import Gradients, channel_cosine
-from mdcg.runs.finished import FinishedRun
 from mdcg.train import state as states
 from mdcg.train.loop import Trainer
 from mdcg.train.precision import compute
 from tests.conftest import toy_dataset, toy_group
-from tests.fake_runs import finished, spec, with_rows
 
 DATASET = toy_dataset([70] * 6)
 MEMBERS: list[tuple[int, int, dict[str, Any]]] = [(0, 12, {}), (1, 300, {"alpha": 0.5}), (2, 12, {}), (3, 41, {})]
@@ -158,35 +154,3 @@ def test_channels_without_a_gradient_are_left_out() -> None:
 def test_methods_that_keep_no_logits_are_refused() -> None:
     with pytest.raises(MdcgError, match="the probe gradients cannot look at replay: it keeps no logits"):
         probes_for(["gradients"], {("replay", "incremental"): METHODS["replay"]()})
-
-
-def test_figure(tmp_path: Path) -> None:
-    layers = ["convs.0", "classifier"]
-    looks = [(task, epoch) for task in (2, 3) for epoch in (0, 1)]
-
-    def run(seed: int, memory: int = 50) -> FinishedRun:
-        cosines = np.random.default_rng(seed).uniform(-1, 1, (len(looks), len(layers))).round(3).tolist()
-        cosines[0][0] = None if seed else 0.5  # not a number, of the second seed
-        rows = [
-            {"task": task, "epoch": epoch, "step": 0, "layers": layers, "cosine": own}
-            for (task, epoch), own in zip(looks, cosines, strict=True)
-        ]
-        own = finished(spec("der", memory, seed, scenario="digits-3", epochs=1), (4, 3, 3))
-        return with_rows(own, "gradients", rows, tmp_path)
-
-    found = [run(0), run(1), run(2, memory=30)]
-    figure = Figure()
-    picked = figure.pick(found)
-    assert picked == found[:2]
-    rows = figure.numbers(picked)
-    assert len(rows) == 2 * 4 * 2  # seeds, looks, layers
-    ax, below, *_ = figure.draw(rows).axes
-    assert [label.get_text() for label in ax.get_yticklabels()] == layers
-    cells = np.asarray(ax.collections[0].get_array()).reshape(2, 4)
-    for line, layer in enumerate(layers):
-        for column, look in enumerate(looks):
-            own = [row["cosine"] for row in rows if (row["layer"], row["task"], row["epoch"]) == (layer, *look)]
-            known = [cosine for cosine in own if cosine is not None]
-            assert len(own) == 2
-            assert cells[line, column] == pytest.approx(sum(known) / len(known))
-    assert below.lines[0].get_ydata() == pytest.approx(cells[1, :2])  # the last layer, in task 2

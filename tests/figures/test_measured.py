@@ -1,17 +1,25 @@
-"""The figures `bias` and `margin`: their numbers are the probes', and the drawing is of these numbers."""
+"""Figures of what probes have measured: their numbers are the probes', and the drawing is of these numbers."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import mdcg
 from mdcg.figures.base import OfRuns
 from mdcg.figures.plots.bias import Bias
+from mdcg.figures.plots.confusion import Confusion, percent
+from mdcg.figures.plots.embedding import Embedding, principal
+from mdcg.figures.plots.gradients import Gradients
 from mdcg.figures.plots.margin import Margin
+from mdcg.metrics import Matrix
+from mdcg.recipes.recipe import make_recipe
 from mdcg.runs.finished import FinishedRun
+from mdcg.runs.store import read_record
 from tests.conftest import Cli
 from tests.fake_runs import finished, spec, with_rows
 
@@ -118,3 +126,97 @@ def test_what_cannot_be_drawn_is_said_before_anything_trains(
 ) -> None:
     assert said in cli("figure", *words, "--runs", runs, "--out", runs / "out").sentence()
     assert not list(runs.glob("digits*"))
+
+
+def by_eigenvectors(points: Matrix) -> tuple[Matrix, list[float]]:
+    """Principal components from the covariance matrix, each axis with its largest entry positive."""
+    mean = points.mean(0)
+    covariance = sum(np.outer(p - mean, p - mean) for p in points) / (len(points) - 1)
+    values, vectors = np.linalg.eigh(covariance)
+    axes = [vectors[:, -1], vectors[:, -2]]
+    axes = [axis if axis[np.abs(axis).argmax()] > 0 else -axis for axis in axes]
+    places = np.array([[float((p - mean) @ axis) for axis in axes] for p in points])
+    return places, [100 * values[-1] / values.sum(), 100 * values[-2] / values.sum()]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_principal_axes_are_those_of_the_covariance(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    points = rng.normal(size=(50, 6)) @ rng.normal(size=(6, 6)) + rng.normal(size=6)
+    places, shares = principal(points)
+    expected, percents = by_eigenvectors(points)
+    np.testing.assert_allclose(places, expected, atol=1e-9)
+    np.testing.assert_allclose(shares, percents)
+
+
+def test_confusion_and_embedding_of_real_runs(runs: Path) -> None:
+    small: dict[str, Any] = {"scenario": "digits-2", "memory": 50, "epochs": 1, "batch_size": 128, "seeds": [3, 4]}
+    mdcg.run(method="md-cg", **small, out=runs, probes=["confusion", "features"], quiet=True)
+    found = [FinishedRun(path.parent, read_record(path.parent)) for path in sorted(runs.glob("*/result.json"))]
+
+    table = Confusion().numbers(Confusion().pick(found))
+    shares = []
+    for run in found:
+        own = [row for row in table if row["seed"] == run.spec.seed]
+        counts = np.zeros((10, 10))
+        for row in own:
+            counts[row["true"], row["predicted"]] += row["count"]
+            assert row["task_true"] == (1 if row["true"] < 5 else 2)
+            assert row["task_predicted"] == (1 if row["predicted"] < 5 else 2)
+        assert len(own) == 100
+        assert np.diag(counts).tolist() == run.record.correct[-1]
+        assert counts.sum(1).tolist() == run.record.total
+        shares.append(100 * counts / np.array(run.record.total)[:, None])
+    np.testing.assert_allclose(percent(table), (shares[0] + shares[1]) / 2)
+
+    (run,) = Embedding().pick(found)
+    assert run.spec.seed == 3  # maps cannot be averaged
+    table = Embedding().numbers([run])
+    before, after = json.loads((run.folder / "measured" / "features.json").read_text())["rows"]
+    # The same axes for both moments: those of all points together.
+    expected, percents = by_eigenvectors(np.array(before["features"] + after["features"]))
+    np.testing.assert_allclose([(row["x"], row["y"]) for row in table], expected, rtol=1e-5, atol=1e-5)
+    assert [row["moment"] for row in table] == ["before"] * len(before["classes"]) + ["after"] * len(after["classes"])
+    assert [row["class"] for row in table] == before["classes"] + after["classes"]
+    assert {(row["class"] // 5 + 1, row["task"]) for row in table} == {(1, 1), (2, 2)}
+    assert table[0]["share_x"] == pytest.approx(percents[0], abs=0.006)
+    left, right = Embedding().draw(table).axes
+    assert left.get_xlim() == right.get_xlim()
+    assert left.get_ylim() == right.get_ylim()
+
+
+def test_a_map_is_of_one_seed() -> None:
+    (asked,) = Embedding().wanted(make_recipe(scenario="digits-5", seeds=[3, 4], methods="replay,md-cg"))
+    assert (asked.seeds, asked.methods) == ([3], ["replay", "md-cg"])
+
+
+def test_gradients_are_averaged_over_seeds(tmp_path: Path) -> None:
+    layers = ["convs.0", "classifier"]
+    looks = [(task, epoch) for task in (2, 3) for epoch in (0, 1)]
+
+    def run(seed: int, memory: int = 50) -> FinishedRun:
+        cosines = np.random.default_rng(seed).uniform(-1, 1, (len(looks), len(layers))).round(3).tolist()
+        cosines[0][0] = None if seed else 0.5  # not a number, of the second seed
+        rows = [
+            {"task": task, "epoch": epoch, "step": 0, "layers": layers, "cosine": own}
+            for (task, epoch), own in zip(looks, cosines, strict=True)
+        ]
+        own = finished(spec("der", memory, seed, scenario="digits-3", epochs=1), (4, 3, 3))
+        return with_rows(own, "gradients", rows, tmp_path)
+
+    found = [run(0), run(1), run(2, memory=30)]
+    figure = Gradients()
+    picked = figure.pick(found)
+    assert picked == found[:2]
+    rows = figure.numbers(picked)
+    assert len(rows) == 2 * 4 * 2  # seeds, looks, layers
+    ax, below, *_ = figure.draw(rows).axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == layers
+    cells = np.asarray(ax.collections[0].get_array()).reshape(2, 4)
+    for line, layer in enumerate(layers):
+        for column, look in enumerate(looks):
+            own = [row["cosine"] for row in rows if (row["layer"], row["task"], row["epoch"]) == (layer, *look)]
+            known = [cosine for cosine in own if cosine is not None]
+            assert len(own) == 2
+            assert cells[line, column] == pytest.approx(sum(known) / len(known))
+    assert below.lines[0].get_ydata() == pytest.approx(cells[1, :2])  # the last layer, in task 2
