@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -20,6 +21,11 @@ from mdcg.methods import METHODS
 from mdcg.testing import toy_dataset as toy_dataset
 from mdcg.testing import toy_group as toy_group
 from tests.forked import Server
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: collecting garbage, as every group of runs does first, need not look through it."""
+    gc.freeze()
 
 
 @dataclass

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -331,9 +330,12 @@ COMPILER = textwrap.dedent(
 
 
 @pytest.mark.parametrize("precision", [pytest.param("tf32", marks=pytest.mark.slow), "bf16"])
-def test_kernels_compile_without_a_gpu(precision: str, tmp_path: Path) -> None:
-    """For real, not as the interpreter sees them; and they fit into what a smaller GPU shares, 99 KiB."""
-    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+def test_kernels_compile_without_a_gpu(precision: str, cache: pytest.Cache) -> None:
+    """For real, not as the interpreter sees them; and they fit into what a smaller GPU shares, 99 KiB.
+
+    Triton keeps what it has compiled, and knows when kernels, options or itself have changed.
+    """
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(cache.mkdir("triton"))}
     environment.pop("TRITON_INTERPRET", None)
     done = subprocess.run(
         [sys.executable, "-c", COMPILER, precision], capture_output=True, text=True, env=environment, check=False

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from mdcg.models.backbones import BACKBONES
 from mdcg.testing import check_backbone
 
+WITHIN = pytest.param("resnet18", marks=pytest.mark.slow)  # is the larger part of resnet18-1000
 
-@pytest.mark.parametrize("backbone", ["smallconv", "resnet20", "resnet18", "resnet18-1000"])  # the others: just deeper
+
+@pytest.mark.parametrize("backbone", ["smallconv", "resnet20", WITHIN, "resnet18-1000"])  # the others: just deeper
 def test_our_backbones(backbone: str) -> None:
     check_backbone(backbone)
 
