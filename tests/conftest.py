@@ -1,7 +1,8 @@
-"""Shared by all tests: the command line in-process, a cache of their own, small groups of members."""
+"""Shared by all tests: the command line in-process, a cache of their own, a recipe, small groups of members."""
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import sys
@@ -22,6 +23,11 @@ from mdcg.testing import toy_dataset as toy_dataset
 from mdcg.testing import toy_group as toy_group
 from mdcg.train import display
 from tests.forked import Server
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: collecting garbage, as every group of runs does first, need not look through it."""
+    gc.freeze()
 
 
 @dataclass
@@ -89,3 +95,20 @@ def published_settings(method: str) -> dict[str, Any]:
     """The fields that `--preset published` sets; passes and epochs belong to the run."""
     kind = METHODS[method]
     return {name: value for name, value in kind.published.items() if name in kind.model_fields}
+
+
+RECIPE = """
+scenario: digits-2
+epochs: 1
+seeds: 0-2
+axes:
+  method: [replay, md-cg]
+  memory: [30, 60]
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(RECIPE)
+    return path

@@ -1,4 +1,4 @@
-"""Finished runs that nobody trained, for figures that look at settings and accuracies alone."""
+"""Finished runs that nobody trained, for what looks at settings and accuracies alone."""
 
 from __future__ import annotations
 
@@ -62,3 +62,38 @@ def with_rows(run: FinishedRun, probe: str, rows: Sequence[dict[str, Any]], unde
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps({"rows": rows, "seconds": 0.0}))
     return FinishedRun(under / run.spec.name, run.record)
+
+
+def made_run(
+    acc: float = 50, tasks: int = 2, names: str = "class", folder: str = "runs/x", **asked: Any
+) -> FinishedRun:
+    """A run that nobody trained: `acc` percent of every task at the end, 100 when each was learned."""
+    method = asked.get("method", "md-cg")
+    kind = METHODS[method] if method in METHODS.names() else METHODS["naive"]
+    usual: dict[str, Any] = {
+        "scenario": "c10-5", "fingerprint": "f", "image_size": None, "method": method, "memory": 500, "head": kind.head,
+        "backbone": "resnet20", "epochs": 20, "batch_size": 32, "lr": 0.01, "momentum": 0.8, "precision": "auto",
+        "hold_out": 0.0, "evaluate_every": 0, "seed": 0,
+    }  # fmt: skip
+    usual |= asked
+    chosen = {name: field.default for name, field in kind.model_fields.items()}
+    chosen |= kind.tuned(usual["scenario"], usual["memory"]) | usual.pop("hyperparameters", {})
+    settings = {name: default for name, (default, _) in HEADS[usual["head"]].settings.items()}
+    spec = RunSpec(hyperparameters=chosen, head_settings=settings, **usual)
+    correct = [[1000] * 2 * (i + 1) + [0] * 2 * (tasks - i - 1) for i in range(tasks - 1)]
+    record = Record(
+        spec=spec,
+        sizes=[2] * tasks,
+        order=list(range(2 * tasks)),
+        class_names=[f"{names} {c}" for c in range(2 * tasks)],
+        correct=[*correct, [round(10 * acc)] * 2 * tasks],
+        total=[1000] * 2 * tasks,
+        memory={0: [1, 2], 1: [3]},
+        history=[
+            {"task": task + 1, "epoch": 1, "loss": 0.5, "train_accuracy": 80.0, "accuracy": [90.0] * (task + 1)}
+            for task in range(tasks)
+        ],
+        seconds=2.0,
+        environment={"finished": f"2026-01-0{1 + usual['seed'] % 9}T00:00:00+00:00"},
+    )
+    return FinishedRun(Path(folder), record)

@@ -1,0 +1,100 @@
+"""Tiny-ImageNet from small files in the official layout, and what is said when they are bad."""
+
+from __future__ import annotations
+
+import dataclasses
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mdcg.data import DATASETS, load, verify
+from mdcg.errors import MdcgError
+from mdcg.testing import check_dataset
+from tests.data.conftest import replaced
+
+
+def zip_folder(folder: Path, archive: Path) -> None:
+    with zipfile.ZipFile(archive, "w") as out:
+        for file in sorted(folder.rglob("*")):
+            out.write(file, file.relative_to(folder.parent))
+
+
+@pytest.mark.parametrize("as_zip", [False, True])
+def test_tinyimagenet(small_tiny: Path, as_zip: bool) -> None:
+    where = small_tiny
+    if as_zip:
+        where = small_tiny / "tiny-imagenet-200.zip"
+        zip_folder(small_tiny / "tiny-imagenet-200", where)
+    dataset = load("tinyimagenet", where)
+    assert dataset.shape == (3, 64, 64)
+    assert dataset.class_names == ("bus", "goldfish", "bee")
+    assert dataset.counts().tolist() == [4, 4, 4]
+    assert np.bincount(dataset.test.labels).tolist() == [2, 2, 2]
+    for image, label in zip(dataset.train.images, dataset.train.labels, strict=True):
+        assert abs(int(image.float().mean()) - (60 * label + 20)) <= 2
+    assert (dataset.padding, dataset.mean) == (8, (0.4802, 0.4481, 0.3975))
+    assert "is whole" in verify("tinyimagenet", where)
+
+
+def test_incomplete_tinyimagenet(small_tiny: Path) -> None:
+    folder = small_tiny / "tiny-imagenet-200"
+    (folder / "train/n01/images/n01_2.JPEG").unlink()
+    with pytest.raises(MdcgError, match="incomplete or altered"):
+        load("tinyimagenet", small_tiny)
+    (folder / "train/n01/images/n01_2.JPEG").write_bytes(b"")
+    with pytest.raises(MdcgError, match="incomplete or altered"):
+        load("tinyimagenet", small_tiny)
+    (folder / "words.txt").unlink()
+    with pytest.raises(MdcgError, match=r"lacks words.txt"):
+        load("tinyimagenet", small_tiny)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("wnids.txt", "n01\nn02\nn03"),  # another order: other class numbers
+        ("wnids.txt", "n01\nn02"),
+        ("val/val_annotations.txt", "val_00.JPEG\tn03\n"),
+        ("val/val_annotations.txt", "val_00.JPEG\n\n"),
+    ],
+)
+def test_altered_labels_of_tinyimagenet(small_tiny: Path, name: str, text: str) -> None:
+    (small_tiny / "tiny-imagenet-200" / name).write_text(text)
+    with pytest.raises(MdcgError, match="incomplete or altered"):
+        load("tinyimagenet", small_tiny)
+
+
+def test_encrypted_zip(small_tiny: Path) -> None:
+    archive = small_tiny / "tiny-imagenet-200.zip"
+    zip_folder(small_tiny / "tiny-imagenet-200", archive)
+    content = bytearray(archive.read_bytes())
+    for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):  # set the flag that says "encrypted"
+        start = content.find(mark)
+        while start >= 0:
+            content[start + offset] |= 1
+            start = content.find(mark, start + 4)
+    archive.write_bytes(content)
+    with pytest.raises(MdcgError, match="damaged or cut short"):
+        load("tinyimagenet", archive)
+
+
+@pytest.mark.parametrize("kind", ["up", "link"])
+def test_hostile_zip(small_tiny: Path, kind: str) -> None:
+    archive = small_tiny / "tiny-imagenet-200.zip"
+    with zipfile.ZipFile(archive, "w") as out:
+        entry = zipfile.ZipInfo("tiny/../../escaped" if kind == "up" else "tiny/wnids.txt")
+        if kind == "link":
+            entry.external_attr = 0o120777 << 16
+        out.writestr(entry, "/etc/passwd")
+    with pytest.raises(MdcgError, match=r"leads outside|link or device"):
+        load("tinyimagenet", archive)
+    archive.write_bytes(archive.read_bytes()[:20])
+    with pytest.raises(MdcgError, match="damaged or cut short"):
+        load("tinyimagenet", archive)
+
+
+def test_small_tinyimagenet_passes_the_check(small_tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replaced(dataclasses.replace(DATASETS["tinyimagenet"], tasks=(1,)), monkeypatch)  # it has 3 classes here, not 200
+    check_dataset("tinyimagenet", small_tiny)

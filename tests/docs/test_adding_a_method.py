@@ -1,0 +1,60 @@
+"""docs/adding-a-method.md, followed to the letter, but for the number of epochs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+GUIDE = Path(__file__).parents[2] / "docs" / "adding-a-method.md"
+
+
+def another_environment(folder: Path) -> dict[str, str]:
+    """With all that is installed here, so that what is installed there stays there."""
+    venv.create(folder)
+    here = sysconfig.get_paths()
+    there = sysconfig.get_paths(vars={"base": str(folder), "platbase": str(folder)})
+    Path(there["purelib"], "here.pth").write_text(f"import site; site.addsitedir({here['purelib']!r})\n")
+    for name in ("mdcg", "pytest", "pip"):  # what the programs import comes from here, what they install goes there
+        _, *program = Path(here["scripts"], name).read_text().splitlines(keepends=True)
+        script = Path(there["scripts"], name)
+        script.write_text(f"#!{there['scripts']}/python\n{''.join(program)}")
+        script.chmod(0o755)
+    return os.environ | {
+        "PATH": f"{there['scripts']}{os.pathsep}{os.environ['PATH']}",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "COLUMNS": "120",
+    }
+
+
+def test_the_guide(tmp_path: Path) -> None:
+    text = GUIDE.read_text("utf-8")
+    for name, content in re.findall(r"`([\w./-]+)`:\n\n```\w+\n(.*?)```", text, re.S):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content, "utf-8")
+    assert len(list(tmp_path.rglob("*.*"))) == 3
+    (commands,) = re.findall(r"```sh\n(.*?)```", text, re.S)
+    environment = another_environment(tmp_path / "venv")
+    said = []
+    for command in commands.splitlines():
+        shorter = command.replace("--scenario", "--epochs 3 --scenario")
+        done = subprocess.run(
+            shorter, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        said.append(done.stdout)
+    _, tested, listed, run, compared = said
+    assert "3 passed" in tested
+    assert "Replay, and distillation on the memory images." in listed
+    assert "--set alpha=0.5: weight of the divergence from the teacher (α)" in listed
+    rows = [line.split()[:2] for line in run.splitlines() if line.startswith("  alpha")]
+    assert rows == [["alpha", "0.1"], ["alpha", "1"]]
+    accuracy = {line.split()[0]: float(line.split()[1]) for line in compared.splitlines() if "replay" in line}
+    assert min(accuracy["replay"], accuracy["distilled-replay"]) > 60  # a method that only forgets has 20
+    # Nothing was left behind here.
+    assert subprocess.run([sys.executable, "-c", "import distilled_replay"], capture_output=True).returncode != 0

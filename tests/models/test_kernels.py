@@ -1,0 +1,346 @@
+"""The fused kernels against the plain modules in float64. Without a GPU, Triton's interpreter runs them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from mdcg.errors import MdcgError
+from mdcg.methods.gem import complementary
+from mdcg.models import Model, build_model, kernels
+from mdcg.models.backbones import MEMBERED
+from mdcg.models.resnet import ResNet
+from mdcg.train import state as states
+from mdcg.train.augment import Pixels
+from mdcg.train.epoch import draw_epoch
+from mdcg.train.loop import Trainer
+from mdcg.train.precision import compute
+from tests.conftest import toy_dataset, toy_group
+
+pytest.importorskip("triton")
+from mdcg.models.kernels import conv, norm, tiles, walk
+from mdcg.models.kernels.launch import compile_ahead
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.fixture(autouse=True)
+def _full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+def resnet(members: int, seed: int, dtype: torch.dtype, widths: tuple[int, ...] = (16, 32), blocks: int = 2) -> ResNet:
+    """Weights and statistics as if it had been trained a little."""
+    torch.manual_seed(seed)
+    net = ResNet(members, 3, widths, blocks, large_stem=False, fan="in").double()
+    for value in net.state_dict().values():
+        value.copy_(torch.rand_like(value) + 0.5 if value.ndim == 2 else 0.1 * torch.randn_like(value))
+    return net.to(DEVICE, dtype)
+
+
+def relative(ours: Tensor, reference: Tensor) -> float:
+    return float(((ours.double() - reference).norm() / reference.norm()).detach())
+
+
+@pytest.mark.parametrize(("members", "images", "side", "blocks"), [(1, 3, 8, 2), (3, 2, 6, 1), (2, 5, 7, 1)])
+def test_training_pass_is_that_of_the_modules(members: int, images: int, side: int, blocks: int) -> None:
+    """Features, gradients of every parameter, and running statistics; odd sides, and sides of several strips."""
+    fused, plain = (resnet(members, side, dtype, blocks=blocks) for dtype in (torch.float32, torch.float64))
+    x = torch.randn(members, images, 3, side, side, device=DEVICE)
+    with kernels.use(True):
+        features = fused(x)
+    reference = plain(x.double())
+    assert relative(features, reference) < 1e-5
+    towards = torch.randn_like(features)
+    gradients = torch.autograd.grad(features, list(fused.parameters()), towards)
+    references = torch.autograd.grad(reference, list(plain.parameters()), towards.double())
+    for (name, parameter), ours, theirs in zip(fused.named_parameters(), gradients, references, strict=True):
+        assert relative(ours, theirs) < 2e-4, name
+        assert ours.stride() == parameter.stride(), name  # or the optimizer's loops over all tensors would be slow
+    for (name, ours), theirs in zip(fused.named_buffers(), plain.buffers(), strict=True):
+        assert relative(ours, theirs) < 1e-5, name
+
+
+def test_a_weight_gradient_in_few_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many members each program sums over several tiles or walks: here all of them do."""
+    usual = tiles.weight_tile
+    monkeypatch.setattr("mdcg.models.kernels.layer.weight_tile", lambda *shape: usual(*shape)._replace(programs=2))
+    fused, plain = resnet(1, 3, torch.float32, blocks=1), resnet(1, 3, torch.float64, blocks=1)
+    x = torch.randn(1, 9, 3, 10, 10, device=DEVICE)
+    with kernels.use(True):
+        features = fused(x)
+    towards = torch.randn_like(features)
+    gradients = torch.autograd.grad(features, list(fused.parameters()), towards)
+    references = torch.autograd.grad(plain(x.double()), list(plain.parameters()), towards.double())
+    for (name, _), ours, theirs in zip(fused.named_parameters(), gradients, references, strict=True):
+        assert relative(ours, theirs) < 2e-4, name
+
+
+def test_variance_survives_a_large_mean() -> None:
+    """Sums of squares lose all digits when the mean is large; sums around the running mean do not."""
+    fused, plain = resnet(1, 0, torch.float32, blocks=1), resnet(1, 0, torch.float64, blocks=1)
+    x = torch.randn(1, 4, 3, 6, 6, device=DEVICE) + 1000
+    with torch.no_grad():
+        for _ in range(80):  # the running mean finds the mean
+            plain(x.double())
+        fused.load_state_dict(plain.state_dict())
+        with kernels.use(True):
+            features = fused(x)
+        assert relative(features, plain(x.double())) < 1e-3
+
+
+def test_inference_is_that_of_the_modules() -> None:
+    fused, plain = resnet(2, 1, torch.float32).eval(), resnet(2, 1, torch.float64).eval()
+    x = torch.randn(2, 9, 3, 8, 8, device=DEVICE)
+    with kernels.use(True), torch.no_grad():
+        features = fused(x[:, 4:])  # a part of a batch, as teachers see it
+    assert relative(features, plain(x[:, 4:].double())) < 1e-5
+    for ours, theirs in zip(fused.buffers(), plain.buffers(), strict=True):
+        assert relative(ours, theirs) < 1e-6  # untouched
+
+
+def test_views_are_those_of_plain_code() -> None:
+    dataset = toy_dataset([8, 8], side=6, channels=3)
+    pixels = Pixels.of(dataset, DEVICE, torch.float32, padding=2)
+    images = dataset.train.images.to(DEVICE)
+    index = torch.tensor([3, 3, 15, 0, 7], device=DEVICE)
+    corner = torch.tensor([[0, 0], [4, 4], [2, 2], [1, 3], [3, 0]], device=DEVICE)
+    flipped = torch.tensor([False, True, True, False, True], device=DEVICE)
+    plain = pixels.view(images, index, corner, flipped)
+    with kernels.use(True):
+        fused = pixels.view(images, index, corner, flipped)
+    torch.testing.assert_close(fused, plain, rtol=1e-6, atol=1e-6)
+
+
+def test_members_do_not_depend_on_company() -> None:
+    """A member's features are the same, alone or among others; how sums are cut into parts may differ."""
+    together = resnet(3, 2, torch.float32, blocks=1)
+    x = torch.randn(3, 2, 3, 8, 8, device=DEVICE)
+    alone = ResNet(1, 3, (16, 32), 1, large_stem=False, fan="in").to(DEVICE)
+    alone.load_state_dict({name: value[1:2] for name, value in together.state_dict().items()})
+    with kernels.use(True), torch.no_grad():
+        torch.testing.assert_close(together(x)[1:2], alone(x[1:2]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 9, 19, 49, 64, 65])
+def test_pivots_are_those_of_plain_code(n: int) -> None:
+    """Of well and ill conditioned matrices, where nothing is to be done, and of more tasks than the kernel holds."""
+    generator = torch.Generator().manual_seed(n)
+    A = torch.randn(6, n, n + 3, generator=generator, dtype=torch.float64)
+    A[1:3] = 0.02 * A[1:3] + A[1:3, :1]
+    M, q = A @ A.mT + 1e-3 * torch.eye(n), torch.randn(6, n, generator=generator, dtype=torch.float64)
+    q[5].abs_()
+    M, q = M.to(DEVICE), q.to(DEVICE)
+    plain = complementary(M, q)
+    with kernels.use(True):
+        fused = complementary(M, q)
+    torch.testing.assert_close(fused, plain, rtol=1e-9, atol=1e-12)
+    assert not fused[5].any()
+
+
+def test_what_is_out_of_reach_stays_plain() -> None:
+    assert kernels.fit(256 * 32 * 32 * 16, 32)
+    assert not kernels.fit(256 * 32 * 32 * 16, 129)  # rows are held whole
+    assert not kernels.fit(2**31, 32)  # offsets within a member are of 32 bits
+
+
+def test_other_threads_launch_while_kernels_are_compiled() -> None:
+    net, x = resnet(1, 4, torch.float32, blocks=1), torch.randn(1, 2, 3, 6, 6, device=DEVICE)
+
+    def features() -> Tensor:
+        with kernels.use(True), torch.no_grad():
+            result: Tensor = net.eval()(x)
+            return result
+
+    expected, seen = features(), []
+    with ThreadPoolExecutor(1) as thread:
+        compile_ahead(lambda: seen.append(thread.submit(features).result()))
+    assert torch.equal(seen[0], expected)
+
+
+def test_kernels_that_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def warmup(self, *args: object, **constants: object) -> None:
+            raise RuntimeError("Failed to find C compiler.\nMore of it.")
+
+    monkeypatch.setattr(norm, "apply", Broken())
+    with kernels.use(True), pytest.raises(MdcgError) as told:
+        resnet(1, 4, torch.float32, blocks=1).prepare(torch.randn(1, 2, 3, 6, 6), torch.randn(1, 2, 3, 6, 6))
+    assert str(told.value) == (
+        "the fused kernels cannot be used here (Failed to find C compiler); set MDCG_KERNELS=plain to do without them."
+    )
+    monkeypatch.setenv("MDCG_KERNELS", "plian")
+    with pytest.raises(MdcgError, match="unknown value of MDCG_KERNELS 'plian'; did you mean 'plain'"):
+        kernels.available()
+    monkeypatch.setenv("MDCG_KERNELS", "plain")
+    assert not kernels.available()
+    monkeypatch.delenv("MDCG_KERNELS")
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.delenv("CC", raising=False)
+    assert not kernels.available()
+
+
+def test_a_large_stem_stays_plain() -> None:
+    model = build_model("resnet18", "incremental", (3, 32, 32), seeds=[0])
+    x = torch.randn(1, 1, 3, 32, 32)
+    with torch.no_grad():
+        plain = model.eval().backbone(x)
+        with kernels.use(True):
+            torch.testing.assert_close(model.backbone(x), plain, rtol=0, atol=0)
+
+
+def test_kernels_are_compiled_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that a step launches has been asked for before, each variant once, and nothing was computed."""
+    asked, launched = noted(monkeypatch)
+    net = resnet(1, 1, torch.float32)
+    x = torch.randn(1, 32, 3, 4, 4, device=DEVICE)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    with kernels.use(True):
+        net.prepare(x, x[:, 16:])
+        assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+        assert not launched
+        net(x).sum().backward()
+        with torch.no_grad():
+            net.eval()(x[:, 16:])
+    assert len(asked) == len(set(asked))
+    assert set(launched) == set(asked)
+
+
+def test_past_tasks_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GEM's: the gradients and statistics of separate passes in float64, with all kernels compiled ahead."""
+    monkeypatch.setitem(MEMBERED, "tiny", lambda members, channels: ResNet(members, channels, (16,), 1, False, "in"))
+    monkeypatch.setattr(Model, "logits", Model.forward)
+    monkeypatch.setattr("mdcg.train.past_tasks.together", lambda model, compute: True)
+    dataset = toy_dataset([12] * 6, side=4, channels=3)
+    group = toy_group(dataset, "gem", [(0, 12, {}), (1, 12, {})], backbone="tiny", batch_size=8)
+    found = []
+    for precision, fused in (("fp32", True), ("fp64", False)):
+        machine = compute(DEVICE.type, precision)
+        trainer, state = Trainer(group, machine), states.fresh(group, machine)
+        for task in range(3):
+            state.task = task
+            states.begin_task(state, group)
+            if task < 2:
+                states.end_task(state, group)
+        draws = draw_epoch(group, state.memories, 2, 0).to(DEVICE)
+        batch = trainer.batch(draws, 0)
+        memory = batch.part(8, 16)
+        if fused:
+            asked, launched = noted(monkeypatch)
+            with kernels.use(True):
+                trainer.prepare(state, draws)
+                assert not launched
+                gradients = trainer.past(state).gradients(memory.images, memory.labels, None)
+                before = [buffer.clone() for buffer in state.model.statistics()]
+                trainer.train_step(state, draws, 0)
+            assert trainer.past(state).passes == [(2, 4)]
+            assert set(launched) <= set(asked)
+        else:
+            each = [trainer._gradient(state, memory.part(start, start + 4))[2] for start in (0, 4)]
+            gradients = torch.stack([torch.cat([part.flatten(1) for part in own], 1) for own in each], 1)
+            before = list(state.model.statistics())
+        found.append((gradients, before))
+    (ours, moved), (theirs, wanted) = found
+    for k, task in itertools.product(range(2), range(2)):
+        assert relative(ours[k, task], theirs[k, task]) < 2e-4
+    for statistic, reference in zip(moved, wanted, strict=True):
+        assert relative(statistic, reference) < 1e-5
+
+
+def noted(monkeypatch: pytest.MonkeyPatch) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
+    """From now on, the variants of kernels that are compiled, and those that are launched."""
+    asked: list[tuple[object, ...]] = []
+    launched: list[tuple[object, ...]] = []
+    for module in (conv, norm, walk):
+        for name in [
+            name for name in vars(module) if not name.startswith("_") and hasattr(vars(module)[name], "warmup")
+        ]:
+            monkeypatch.setattr(module, name, Noting(name, vars(module)[name], asked, launched))
+    return asked, launched
+
+
+class Noting:
+    """A kernel that notes with which constants it is launched or compiled."""
+
+    def __init__(
+        self, name: str, kernel: Any, asked: list[tuple[object, ...]], launched: list[tuple[object, ...]]
+    ) -> None:
+        self.name, self.kernel, self.asked, self.launched = name, kernel, asked, launched
+
+    def warmup(self, *args: object, grid: tuple[int, ...], **constants: object) -> None:
+        self.asked.append(self._variant(args, constants))
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        def run(*args: object, **constants: object) -> None:
+            self.launched.append(self._variant(args, constants))
+            self.kernel[grid](*args, **constants)
+
+        return run
+
+    def _variant(self, args: tuple[object, ...], constants: dict[str, object]) -> tuple[object, ...]:
+        kinds = [(type(a), a == 1, a % 16 == 0) if isinstance(a, int) else type(a) for a in args]
+        return (self.name, *kinds, *sorted(constants.items()))
+
+
+# Compiles a ResNet-20's kernels as for a GPU of compute capability 8.6, and prints the most memory that one shares.
+COMPILER = textwrap.dedent(
+    """
+    import sys, torch
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver
+
+    class NoGpu:
+        def get_current_target(self): return GPUTarget("cuda", 86, 32)
+        def get_current_device(self): return 0
+        def get_current_stream(self, device=None): return 0
+
+    driver.set_active(NoGpu())
+    from mdcg.models import kernels
+    from mdcg.models.kernels import launch
+    from mdcg.models import build_model
+
+    shared = []
+    class Pool(launch.ThreadPoolExecutor):
+        def submit(self, *work, **options):
+            future = super().submit(*work, **options)
+            future.add_done_callback(lambda done: shared.append(done.result().metadata.shared))
+            return future
+    launch.ThreadPoolExecutor = Pool
+    torch.backends.cudnn.allow_tf32 = True
+    half = sys.argv[1] == "bf16"
+    backbone = build_model("resnet20", "incremental", (3, 32, 32), seeds=[0, 1]).backbone
+    x = torch.zeros(2, 64, 32, 32, 4, dtype=torch.bfloat16 if half else torch.float32)[..., :3].permute(0, 1, 4, 2, 3)
+    with kernels.use(True), torch.autocast("cpu", torch.bfloat16, enabled=half, cache_enabled=False):
+        backbone.prepare(x, x[:, 32:])
+    from mdcg.models.kernels.pivot import complementary
+    for n in (4, 64):
+        launch.compile_ahead(lambda: complementary(torch.zeros(2, n, n).double(), torch.zeros(2, n).double(), 8 * n))
+    print(len(shared), max(shared))
+    """
+)
+
+
+@pytest.mark.parametrize("precision", [pytest.param("tf32", marks=pytest.mark.slow), "bf16"])
+def test_kernels_compile_without_a_gpu(precision: str, cache: pytest.Cache) -> None:
+    """For real, not as the interpreter sees them; and they fit into what a smaller GPU shares, 99 KiB.
+
+    Triton keeps what it has compiled, and knows when kernels, options or itself have changed.
+    """
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(cache.mkdir("triton"))}
+    environment.pop("TRITON_INTERPRET", None)
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILER, precision], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    kernels_compiled, most_shared = map(int, done.stdout.split())
+    assert kernels_compiled > 40
+    assert most_shared <= 99 * 1024

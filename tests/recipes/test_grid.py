@@ -1,0 +1,233 @@
+"""Recipes: which runs their axes mean, and one sentence with a line for every mistake in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import mdcg
+from mdcg import paper
+from mdcg.methods.base import METHODS
+from mdcg.recipes.document import read_document
+from mdcg.recipes.grid import expand
+from mdcg.scenario import parse
+from tests.conftest import RECIPE, Cli
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+
+
+def keys(path: Path, **given: object) -> list[tuple[object, ...]]:
+    found = [combination.recipe for combination in expand(read_document(path), given)]
+    return [(one.method, one.memory, one.head, one.set, one.seeds) for one in found]
+
+
+def test_every_combination(recipe: Path) -> None:
+    seeds = [0, 1, 2]
+    assert keys(recipe) == [(m, [size], None, {}, seeds) for m in ("replay", "md-cg") for size in (30, 60)]
+    assert {one[-1] == [4] for one in keys(recipe, seeds="4")} == {True}
+    recipe.write_text(
+        "scenario: digits-2\nset: {gamma: 2}\naxes:\n  set.lam: [0.1, 1]\n  which:\n"
+        "    plain: {method: md-cg, memory: 20}\n"
+        "    single: {method: md-cg, head: single-gate, memory: 30, set: {beta: 5}}\n"
+    )
+    assert [(one[0], one[1], one[2], one[3]) for one in keys(recipe)] == [
+        ("md-cg", [20], None, {"gamma": 2, "lam": lam}) if which == "plain" else
+        ("md-cg", [30], "single-gate", {"gamma": 2, "lam": lam, "beta": 5})
+        for lam in (0.1, 1) for which in ("plain", "single")
+    ]  # fmt: skip
+    # What a method does not have is left out for it, where another one has it.
+    recipe.write_text("scenario: digits-2\nmemory: 20\naxes:\n  method: [md, replay]\n  set.lam: [0.1, 1]\n")
+    assert [(one[0], one[3]) for one in keys(recipe)] == [
+        ("md", {"lam": 0.1}), ("md", {"lam": 1}), ("replay", {}), ("replay", {})
+    ]  # fmt: skip
+    assert [cell.labels for cell in mdcg.Sweep.read(recipe, out=recipe.parent).cells] == [
+        {"method": "md", "set.lam": "0.1"}, {"method": "md", "set.lam": "1"}, {"method": "replay"}
+    ]  # fmt: skip
+    recipe.write_text("scenario: digits-2\nmemory: 20,40\nmethod: replay\n")
+    assert [one[1] for one in keys(recipe)] == [[20], [40]]
+    # Older recipes have `rate` for the learning rate.
+    recipe.write_text("scenario: digits-2\nmethod: naive\nrate: 0.2\naxes:\n  momentum: [0.1]\n")
+    assert [one.recipe.lr for one in expand(read_document(recipe))] == [0.2]
+    recipe.write_text("scenario: digits-2\nmethod: naive\naxes:\n  rate: [0.1]\n  w:\n    a: {epochs: 1}\n")
+    assert [one.recipe.lr for one in expand(read_document(recipe))] == [0.1]
+    # Lists beside the axes are axes too.
+    recipe.write_text("scenario: digits-2\nmethods: [replay, md]\nmemory: [20, 30]\nset: {}\n")
+    assert [(one[0], one[1]) for one in keys(recipe)] == [(m, [s]) for m in ("replay", "md") for s in (20, 30)]
+
+
+def test_a_preset_for_all_of_a_recipe(recipe: Path, tmp_path: Path) -> None:
+    """`sweep RECIPE --preset published`: the same cells, as the published code."""
+    paper, published = (mdcg.Sweep.read(recipe, out=tmp_path, preset=name) for name in ("paper", "published"))
+    heads = [{spec.head for cell in work.cells for spec in cell.specs} for work in (paper, published)]
+    assert heads == [{"incremental", "cascaded-gates"}, {"incremental", "cascaded-gates-with-own"}]
+    assert [cell.labels for cell in paper.cells] == [cell.labels for cell in published.cells]
+
+
+def test_labels_are_text(recipe: Path, tmp_path: Path) -> None:
+    """Whatever YAML would make of them: on and yes are not both True."""
+    recipe.write_text(
+        "scenario: digits-2\naxes:\n  w:\n    on: {method: naive}\n    yes: {method: cumulative}\n"
+        "    1: {method: replay, memory: 30}\n    1.0: {method: replay, memory: 40}\n"
+    )
+    labels = [cell.labels["w"] for cell in mdcg.Sweep.read(recipe, out=tmp_path / "runs").cells]
+    assert labels == ["on", "yes", "1", "1.0"]
+    recipe.write_text(RECIPE + "  precision: [fp32, fp64]\n")
+    with pytest.raises(mdcg.MdcgError, match="'precision' is an axis"):
+        mdcg.Sweep.read(recipe, out=tmp_path / "runs", precision="fp64")
+
+
+def test_what_is_not_wanted_need_not_be_there(recipe: Path, tmp_path: Path) -> None:
+    recipe.write_text("method: naive\naxes:\n  scenario: [digits-2, c10-5]\n")
+    here: dict[str, Any] = {"out": tmp_path / "runs", "data": tmp_path}
+    assert len(mdcg.Sweep.read(recipe, only={"scenario": ["digits-2"]}, **here).cells) == 1
+    with pytest.raises(mdcg.MdcgError, match="cifar10"):
+        mdcg.Sweep.read(recipe, **here)
+
+
+def test_a_method_without_memory_runs_once(recipe: Path, tmp_path: Path) -> None:
+    recipe.write_text(RECIPE.replace("[replay, md-cg]", "[naive, replay]"))
+    work = mdcg.Sweep.read(recipe, out=tmp_path / "runs")
+    assert [(cell.specs[0].method, cell.specs[0].memory, len(cell.specs)) for cell in work.cells] == [
+        ("naive", 0, 3), ("replay", 30, 3), ("replay", 60, 3)
+    ]  # fmt: skip
+
+
+def test_only_some(recipe: Path, tmp_path: Path) -> None:
+    def left(**wanted: list[str]) -> list[tuple[str, int, int]]:
+        cells = mdcg.Sweep.read(recipe, out=tmp_path / "runs", only=wanted).cells
+        return [(cell.specs[0].method, cell.specs[0].memory, len(cell.specs)) for cell in cells]
+
+    assert left(method=["md-cg"]) == [("md-cg", 30, 3), ("md-cg", 60, 3)]
+    assert left(memory=["60"], method=["md-cg", "replay"]) == [("replay", 60, 3), ("md-cg", 60, 3)]
+    assert left(memory=["60"], seed=["1", "2"], method=["replay"]) == [("replay", 60, 2)]
+    recipe.write_text(RECIPE.replace("[replay, md-cg]", "[naive, replay]"))
+    # A method without a memory is the same for every size.
+    assert left(memory=["30"]) == [("naive", 0, 3), ("replay", 30, 3)]
+    assert left(memory=["60"]) == [("naive", 0, 3), ("replay", 60, 3)]
+    assert left(memory=["30"], method=["naive"]) == [("naive", 0, 3)]
+    recipe.write_text(RECIPE)
+    with pytest.raises(mdcg.MdcgError, match="unknown axis or setting 'memroy'; did you mean 'memory'"):
+        left(memroy=["60"])
+    with pytest.raises(mdcg.MdcgError, match="unknown value of method in this recipe 'md-gc'; did you mean 'md-cg'"):
+        left(method=["md-gc"])
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_our_recipes(path: Path) -> None:
+    """Each table's recipe means the table's cells, and the paper's hyperparameters for each."""
+    found = expand(read_document(path))
+    content = yaml.safe_load(path.read_text())
+    assert {str(one.recipe.seeds) for one in found} == {"[0, 1, 2]" if path.stem == "quick" else "[0, 1, 2, 3, 4]"}
+    if path.stem == "quick":
+        return
+    table, scenario = int(path.stem[5]), content["scenario"]
+    parse(scenario)
+    printed = {(c.method, c.head, c.memory) for c in paper.cells() if (c.table, c.scenario) == (table, scenario)}
+    meant = set()
+    for one in found:
+        method = one.recipe.method or ""
+        (memory,) = one.recipe.memory
+        meant.add((method, one.recipe.head or "", memory if METHODS[method].uses_memory else 0))
+    assert printed == meant - {("gem", "", 2000)} if scenario == "c100-10" else printed == meant
+
+
+BAD = [
+    ("scenario: digits-2\nmethd: naive\n",
+     "line 2: unknown setting 'methd'; did you mean 'method'"),
+    ("scenario: digits-2\naxes:\n  methd: [naive]\n",
+     "line 3: unknown axis 'methd'; did you mean 'method'"),
+    ("scenario: digits-2\nmethod: naive\naxes:\n  memory: []\n",
+     "line 4: 'memory' is empty"),
+    ("scenario: digits-2\nmethod: naive\naxes:\n  memory:\n",
+     "line 4: 'memory' is empty"),
+    ("scenario: digits-2\nmethod: md\naxes:\n  memory: [30, many]\n",
+     "line 4: 'memory' is wrong"),
+    ("scenario: digits-2\nmethod: md\naxes:\n  memory:\n    - 30\n    - many\n",
+     "line 6: 'memory' is wrong"),
+    ("scenario: digits-2\nmethod: md\naxes:\n  memory: 30\n",
+     "line 4: axis 'memory' must be a list of values"),
+    ("scenario: digits-2\nmemory: 30\naxes:\n  method: [naive, replay]\n  set.lam: [1]\n",
+     "line 5: unknown setting of naive, replay 'lam'"),
+    ("scenario: digits-2\nmemory: 30\naxes:\n  w:\n    a: {method: md}\n    b: {method: naive, set: {lam: 1}}\n",
+     "line 6: unknown setting of naive 'lam'"),
+    ("scenario: digits-2\nmemory: 30\nmethod: md\naxes:\n  set.lamb: [1]\n",
+     "line 5: unknown setting of md 'lamb'; did you mean 'lam'"),
+    ("scenario: digits-2\nmemory: 30\nmethod: md\naxes:\n  set.lam: [1, -1]\n",
+     "line 5: method md: 'lam' is wrong"),
+    ("scenario: digits-2\nmethod: naive\naxes:\n  method: [replay]\n",
+     "line 4: axis 'method' sets 'method', which"),
+    ("scenario: digits-2\nmemory: 9\naxes:\n  method: [md]\n  memory: [30]\n",
+     "line 5: axis 'memory' sets 'memory', which"),
+    ("scenario: digits-2\naxes:\n  method: [md]\n  memory: [30]\n  which:\n    a: {rate: 1}\n    b: {method: md}\n",
+     "line 7: axis 'which' sets 'method', which line 3"),
+    ("scenario: digits-2\naxes:\n  method: [md]\n  method: [replay]\n",
+     "line 4: 'method' is given twice, also in line 3"),
+    ("scenario: digits-2\nscenario: digits-5\n",
+     "line 2: 'scenario' is given twice, also in line 1"),
+    ("scenario: digits-2\naxes:\n  method: [naive, naive]\n",
+     "line 3: 'method' has the value naive twice"),
+    ("scenario: digits-2\naxes:\n  method: [naive, replya]\n",
+     "line 3: unknown method 'replya'; did you mean 'replay'"),
+    ("scenario: digits-2\naxes:\n  which:\n    a: {methd: md}\n",
+     "line 4: unknown key 'methd'; did you mean 'method'"),
+    ("scenario: digits-2\naxes:\n  which:\n    a: md\n",
+     "line 4: 'a' must say what it sets"),
+    ("scenario: digits-2\naxes:\n  which:\n    a: {method: naive, out: x}\n",
+     "line 4: unknown key 'out'"),
+    ("scenario: digits-2\naxes:\n  method:\n    a: {method: md}\n",
+     "line 3: axis 'method' must be a list of values"),
+    ("scenario: digits-2\naxes:\n  seeds: [1, 2]\n",
+     "line 3: 'seeds' cannot be an axis"),
+    ("scenario: digits-2\naxes: [method]\n",
+     "line 2: 'axes' must be"),
+    ("scenario: digits-2\nmethod: naive\nset: 3\naxes:\n  rate: [0.1]\n",
+     "line 3: 'set' must be"),
+    ("scenario: digits-20\naxes:\n  method: [naive]\n",
+     "line 1: 10 classes cannot make 20 tasks"),
+    ("scenario: digits\naxes:\n  method: [naive]\n",
+     "line 1: 'digits' is not a scenario"),
+    ("scenario: digits-2\naxes:\n  method: [md]\n",
+     "line 3: md needs a memory"),
+    ("scenario: digits-2\naxes:\n  method: [md]\n  memory: [30, 5]\n",
+     "line 4: a memory of 5 cannot hold one image"),
+    ("scenario: digits-2\nmemory: 30\naxes:\n  method: [md]\n  head: [incremental, fixed]\n",
+     "line 5: md needs a head"),
+    ("scenario: digits-2\nseeds: x\naxes:\n  method: [naive]\n",
+     "line 2: 'x' is not a list of seeds"),
+    ("scenario: &a digits-2\naxes: &b\n  method: *b\n",
+     "contains itself"),
+    ("scenario: digits-2\naxes:\n  method: [naive]\n  rate: [0.1, [0.2]]\n",
+     "line 4: a value of 'rate' must be"),
+    ("scenario: digits-2\nmethods: [naive]\naxes:\n  method: [replay]\n",
+     "line 4: axis 'method' sets 'method', which line 2"),
+    ("scenario: digits-2\nmethod: naive\nmethods: [naive, replay]\n", "line 3: 'method' is given too, in line 2"),
+    ("scenario: digits-2\nmemory: 40\naxes:\n  w:\n    a: {method: md, set: {lam: [0.1, 1]}}\n",
+     "line 5: 'set.lam' has several values here"),
+    ("scenario: digits-2\nmethod: md\nmemory: [[30, 40], [50]]\n", "line 3: a value of 'memory' must be"),
+    ("scenario: digits-2\nmethod: naive\ntitle: [a, b]\n", "line 3: 'title' is wrong"),
+    ("scenario: digits-2\nmethod: naive\nset: []\n", "line 3: 'set' must be"),
+    ("scenario: digits-2\nmethod: naive\naxes: false\n", "line 3: 'axes' must be"),
+    ("scenario: digits-2\nset.lam: 0.7\nmethod: md\nmemory: 30\n", "line 2: 'set.lam' belongs under set"),
+    ("scenario: digits-2\naxes:\n  w:\n    a: {method: naive, batch-size: 8, batch_size: 16}\n",
+     "line 4: 'batch_size' is given twice for 'a'"),
+    ("scenario: digits-2\naxes:\n  w:\n    1: {method: naive}\n    2:\n      methd: naive\n",
+     "line 6: unknown key 'methd'"),
+    ("scenario: digits-2\nmethod: naive\ndata: \"a\\0b\"\n", "line 3: 'data' is wrong"),
+    ("method: naive\naxes:\n  memory: [3]\n",
+     "no scenario was named"),
+    ("axes:\n",
+     "no scenario was named"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "told"), BAD, ids=[told for _, told in BAD])
+def test_bad_recipes(cli: Cli, tmp_path: Path, text: str, told: str) -> None:
+    recipe = tmp_path / "bad.yaml"
+    recipe.write_text(text)
+    sentence = cli("sweep", recipe, "--out", tmp_path / "runs").sentence()
+    assert told in sentence
+    assert str(recipe) in sentence
+    assert not (tmp_path / "runs").exists()

@@ -1,0 +1,115 @@
+"""Methods and backbones from elsewhere: by registration and by entry point."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from torch import Tensor, nn
+
+import mdcg
+from mdcg.memory import Draw
+from mdcg.methods.base import METHODS, cross_entropy
+from mdcg.models.backbones import BACKBONES
+from mdcg.registry import Registry
+
+
+class Halved(mdcg.Method):
+    """Cross-entropy, half of it from memory."""
+
+    uses_memory: ClassVar[bool] = True
+    share: float = 0.5
+
+    def loss(self, step: mdcg.Step) -> Tensor:
+        loss = cross_entropy(step.logits, step.labels)
+        if step.old:
+            loss = (1 - self.share) * loss + self.share * cross_entropy(*step.memory)
+        return loss
+
+
+def flat_net(channels: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64 * channels, 16), nn.ReLU())
+
+
+def test_by_registration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(METHODS, "_known", dict(METHODS._known))
+    monkeypatch.setattr(BACKBONES, "_known", dict(BACKBONES._known))
+    mdcg.METHODS.register("halved")(Halved)
+    mdcg.register_backbone("flat", flat_net)
+    result = mdcg.run(
+        scenario="digits-2", method="halved", memory=30, backbone="flat", set={"share": 0.3}, epochs=2, out=tmp_path
+    )
+    assert result.ACC[0] > 40
+    assert result.records[0].spec.hyperparameters == {"share": 0.3}
+    assert len(result.learner.predict(result.dataset.test.images[:3])) == 3
+    with pytest.raises(mdcg.MdcgError, match="already a method named 'halved'"):
+        mdcg.METHODS.register("halved")(Halved)
+
+
+CONTRADICTIONS: dict[str, dict[str, object]] = {
+    "its teacher sees": {"uses_teacher": True},
+    "keeps the logits of a memory": {"stores_logits": True, "needs_head": "fixed"},
+    "needs_head = 'fixed'": {"stores_logits": True, "uses_memory": True},
+    "its memory is filled before": {
+        "stores_logits": True,
+        "needs_head": "fixed",
+        "uses_memory": True,
+        "fills_memory_first": lambda self: True,
+    },
+    "gradients of a memory": {"gradient_per_task": True},
+    "does not define 'combine'": {"gradient_per_task": True, "uses_memory": True},
+    "trains on a memory": {"trains_on": "memory", "uses_memory": True},
+    "a second memory and uses no first": {"second_memory_size": lambda self: 20},
+    "draws from a second memory and has none": {
+        "uses_memory": True,
+        "memory_draws": lambda self, batch, past: [Draw(batch, second=True)] if past else [],
+    },
+    "come before those with a pass of their own": {
+        "uses_memory": True,
+        "memory_draws": lambda self, batch, past: [Draw(batch), Draw(batch, joins=True)] if past else [],
+    },
+    "'added' names what is no field": {"added": {"weight": 1.0}},
+    "'published' names what is no field": {"published": {"pases": "separate"}},
+}
+
+
+@pytest.mark.parametrize("reason", CONTRADICTIONS)
+def test_declarations_that_contradict_each_other(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(METHODS, "_known", dict(METHODS._known))
+    declared = CONTRADICTIONS[reason]
+    METHODS.register("odd")(type("Odd", (METHODS["naive"],), {**declared, "__annotations__": {}}))
+    head = "fixed" if declared.get("needs_head") == "fixed" else None
+    with pytest.raises(mdcg.MdcgError, match="method odd: its declarations do not agree: ") as caught:
+        mdcg.run(scenario="digits-2", method="odd", memory=30, head=head)
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_teacher_as_methods_had_it_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(METHODS, "_known", dict(METHODS._known))
+
+    @METHODS.register("former")
+    class Former(Halved):
+        uses_teacher: ClassVar[bool] = True
+        teacher_sees: ClassVar[Any] = "all"
+
+    with pytest.raises(mdcg.MdcgError, match="'teacher_sees' is a method, not a value"):
+        mdcg.run(scenario="digits-2", method="former", memory=30)
+
+
+def test_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = importlib.metadata.EntryPoint("halved", "tests.test_registry:Halved", "mdcg.methods")
+    monkeypatch.setattr("mdcg.registry.entry_points", lambda group: [point] if group == "mdcg.methods" else [])
+    registry: Registry[type[mdcg.Method]] = Registry("method", "mdcg.methods")
+    assert registry.names() == ["halved"]
+    assert registry["halved"] is Halved
+
+
+def test_broken_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = importlib.metadata.EntryPoint("gone", "no_such_module:Thing", "mdcg.methods")
+    monkeypatch.setattr("mdcg.registry.entry_points", lambda group: [point])
+    registry: Registry[type[mdcg.Method]] = Registry("method", "mdcg.methods")
+    with pytest.raises(mdcg.MdcgError, match="fix or uninstall that package"):
+        registry["gone"]
