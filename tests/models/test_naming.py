@@ -217,7 +217,7 @@ def test_runs_with_imagenets_normalisation(cli: Cli, runs: Path) -> None:
 
 def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/backbones.md, run as printed, in one process."""
-    text = (Path(__file__).parent.parent / "docs" / "backbones.md").read_text("utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "backbones.md").read_text("utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.S)
     assert len(blocks) >= 3
     monkeypatch.chdir(tmp_path)
