@@ -147,6 +147,7 @@ def run(
     set: Mapping[str, Value] | None = None,
     members: int | None = None,
     fresh: bool = False,
+    pixels: bool = True,
     quiet: bool = False,
     log: Sequence[str | Tracker] = (),
     probes: Sequence[str] = (),
@@ -155,7 +156,8 @@ def run(
     """Train one method for each seed, or take up the runs that are already there.
 
     `set` are settings of the method or head; `log` names trackers, for instance ["tensorboard"], or gives your own;
-    `probes` names what to measure as it trains, see `Result.measured`.
+    `probes` names what to measure as it trains, see `Result.measured`. Without `pixels` the model's file keeps no
+    images, and a `Learner` that is loaded from it can learn no more.
 
     >>> import mdcg, tempfile
     >>> result = mdcg.run(scenario="digits-2", method="naive", epochs=1, seeds=range(2), out=tempfile.mkdtemp())
@@ -163,7 +165,7 @@ def run(
     (2, 2, 2)
     """
     keys = {"scenario": scenario, "method": method, "memory": memory, "set": set, **asked}
-    sweep = _sweep(keys, seeds, members=members, fresh=fresh, log=log, probes=probes)
+    sweep = _sweep(keys, seeds, members=members, fresh=fresh, pixels=pixels, log=log, probes=probes)
     if len(sweep.cells) > 1:
         raise MdcgError(
             "mdcg.run takes one method, one memory size and one value of each setting; for several see mdcg.compare."
@@ -182,6 +184,7 @@ def compare(
     set: Mapping[str, Value | Sequence[Value]] | None = None,
     members: int | None = None,
     fresh: bool = False,
+    pixels: bool = True,
     quiet: bool = False,
     log: Sequence[str | Tracker] = (),
     probes: Sequence[str] = (),
@@ -197,7 +200,7 @@ def compare(
     ['naive', 'replay']
     """
     keys = {"scenario": scenario, "methods": methods, "method": method, "memory": memory, "set": set, **asked}
-    return results_of(_sweep(keys, seeds, members=members, fresh=fresh, log=log, probes=probes), quiet)
+    return results_of(_sweep(keys, seeds, members=members, fresh=fresh, pixels=pixels, log=log, probes=probes), quiet)
 
 
 def _sweep(keys: Mapping[str, Any], seeds: Iterable[int] | str | int, **how: Any) -> Sweep:

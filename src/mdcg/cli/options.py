@@ -57,10 +57,11 @@ SHARED = {
     "log": option(list[str] | None, "--log", help="Also tell a tracker: tensorboard or mlflow. May be repeated."),
     "probe": option(list[str] | None, "--probe", help="Measure as it trains, see 'mdcg list probes'. May be repeated."),
     "members": option(int | None, "--members", min=1, help="Most runs to train together."),
+    "no_pixels": option(bool, "--no-pixels", help="Keep no images in the models' files, which then cannot learn more."),
     "fresh": option(bool, "--fresh", help="Repeat finished runs; what probes measured of them goes too."),
     "as_json": option(bool, "--json", help="Print one JSON object and nothing else."),
 }
-NOT_IN_RECIPE = {"recipe", "settings", "fresh", "as_json", "members", "log", "probe"}
+NOT_IN_RECIPE = {"recipe", "settings", "fresh", "as_json", "members", "log", "probe", "no_pixels"}
 
 
 def with_options(options: Mapping[str, object]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -123,6 +124,7 @@ def how(options: dict[str, Any]) -> dict[str, Any]:
         "log": tuple(options["log"] or ()),
         "probes": tuple(options["probe"] or ()),
         "fresh": options["fresh"],
+        "pixels": not options["no_pixels"],
     }
 
 

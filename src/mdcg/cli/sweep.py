@@ -28,6 +28,9 @@ def sweep(
     plan: Annotated[
         bool, typer.Option("--plan", help="Show what would run and how long it may take; run nothing.")
     ] = False,
+    no_pixels: Annotated[
+        bool, typer.Option("--no-pixels", help="Keep no images in the models' files, which then cannot learn more.")
+    ] = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Repeat finished runs; what probes measured of them goes too.")
     ] = False,
@@ -56,6 +59,7 @@ def sweep(
         log=tuple(log or ()),
         probes=tuple(probe or ()),
         fresh=fresh,
+        pixels=not no_pixels,
         **given,
     )
     executor = _executor(on)

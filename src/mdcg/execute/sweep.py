@@ -60,6 +60,7 @@ class Sweep:
         log: Sequence[str | Tracker] = (),
         probes: Sequence[str] = (),
         fresh: bool = False,
+        pixels: bool = True,
         **given: Any,
     ) -> Sweep:
         """The sweep of a document; `given` (seeds, out, data, device, …) overrides what it says beside its axes.
@@ -69,7 +70,7 @@ class Sweep:
         trackers = TrackerSet(log)  # or say what is missing, before anything trains
         found = expand(document, given | {"backbone": _backbones(given.get("backbone"))})
         base = found[0].recipe
-        context = Context(base.out, base.data, base.device, members, tuple(probes), trackers, fresh)
+        context = Context(base.out, base.data, base.device, members, tuple(probes), trackers, fresh, pixels)
         cells = choose(found, context.dataset, only or {})
         paths = {one.recipe.weights for one in found}
         files = [WeightsFile.of(path) for path in paths if path and path.is_file()]  # of what is not wanted, maybe none
