@@ -235,6 +235,7 @@ def _parsed(tensors: dict[str, Tensor], header: dict[str, Any]) -> SavedModel:
             logits=tensors.get("logits"),
             has_logits=tensors.get("has_logits"),
         )
+        _check_kept(kept, model)
     held_out = _exemplars(tensors, "held_out")
     for images in (held_out, *((kept.memory, kept.second, kept.seen) if kept else ())):
         _check(images, setup, len(classes))
@@ -272,6 +273,17 @@ def _check(held: Exemplars | None, setup: Setup, classes: int) -> None:
         len(positions) and not 0 <= int(positions.min()) <= int(positions.max()) < classes
     ):
         raise ValueError("its images do not fit its classes")
+
+
+def _check_kept(kept: Kept, model: Model) -> None:
+    """Refuse velocities and logits that are not this classifier's."""
+    shapes = {name: value.shape for name, value in model.named_parameters()}
+    if any(shapes.get(name) != value.shape for name, value in kept.velocity.items()):
+        raise ValueError("its velocities do not fit its network")
+    count = len(kept.memory.positions)
+    for part in (kept.logits, kept.has_logits):
+        if part is not None and len(part) != count:
+            raise ValueError("its stored logits do not fit its memory")
 
 
 def no_exemplars(shape: tuple[int, int, int]) -> Exemplars:

@@ -333,7 +333,9 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         name = None if backbone is None else backbone_name(backbone, may_import=True)
         saved = SavedModel.load(Path(path), name)
-        learner = cls(**{**params_of(saved), "backbone": saved.setup.backbone})
+        known = cls().get_params()
+        params = {**params_of(saved), "backbone": saved.setup.backbone}
+        learner = cls(**{key: value for key, value in params.items() if key in known})
         learner.saved_ = saved
         return learner
 

@@ -73,7 +73,8 @@ def _digest(task: NextTask, compute: Compute) -> str:
     group, digest = task.group, hashlib.blake2b(digest_size=16)
     for part in (group.training, group.members, task.classes, group.dataset.mean, group.dataset.std, compute.precision):
         digest.update(repr(part).encode())
-    digest.update(group.dataset.train.images.numpy().tobytes() + group.dataset.train.labels.tobytes())
+    digest.update(group.dataset.train.images.contiguous().numpy().data)
+    digest.update(group.dataset.train.labels.data)
     if task.before is not None:
         digest.update(task.before.content())
     return digest.hexdigest()
