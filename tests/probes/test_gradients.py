@@ -24,7 +24,7 @@ from tests.conftest import toy_dataset, toy_group
 
 DATASET = toy_dataset([70] * 6)
 MEMBERS: list[tuple[int, int, dict[str, Any]]] = [(0, 12, {}), (1, 300, {"alpha": 0.5}), (2, 12, {}), (3, 41, {})]
-CPU = compute("cpu", "fp32")
+CPU = compute("cpu", "fp64")
 
 
 def small(state: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -135,7 +135,7 @@ def test_cosines_are_those_of_a_plain_loop(
     state = Trainer(group, CPU, probes=ProbeSet({"gradients": probe})).train(states.fresh(group, CPU))
     assert len(probe.pairs) == len(MEMBERS) * 2 * 2  # tasks 2 and 3, at the beginning and the end
     for found, expected in probe.pairs:
-        np.testing.assert_allclose(found, expected, atol=1e-4)
+        np.testing.assert_allclose(found, expected, atol=1e-9)
     assert any(min(found) < 0 for found, _ in probe.pairs)
     row = state.measured[1][0]
     assert (row["task"], row["epoch"], row["layers"]) == (2, 0, layers)
