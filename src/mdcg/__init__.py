@@ -59,11 +59,13 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Load torch only when something of it is used: `mdcg --help` should not wait for it."""
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'mdcg' has no attribute '{name}'")
+if not TYPE_CHECKING:  # which would take any name for one of ours
+
+    def __getattr__(name: str) -> Any:
+        """Load torch only when something of it is used: `mdcg --help` should not wait for it."""
+        if name in _HOMES:
+            return getattr(import_module(_HOMES[name]), name)
+        raise AttributeError(f"module 'mdcg' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:

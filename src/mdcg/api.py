@@ -16,6 +16,7 @@ from mdcg.data import Dataset
 from mdcg.data.normalise import Named
 from mdcg.errors import MdcgError
 from mdcg.execute.plan import Undone
+from mdcg.execute.progress import messages
 from mdcg.execute.sweep import Sweep
 from mdcg.learner import Learner
 from mdcg.methods.base import Passes, Preset, Value
@@ -165,7 +166,7 @@ def run(
     (2, 2, 2)
     """
     keys = {"scenario": scenario, "method": method, "memory": memory, "set": set, **asked}
-    sweep = _sweep(keys, seeds, members=members, fresh=fresh, pixels=pixels, log=log, probes=probes)
+    sweep = _sweep(keys, seeds, quiet, members=members, fresh=fresh, pixels=pixels, log=log, probes=probes)
     if len(sweep.cells) > 1:
         raise MdcgError(
             "mdcg.run takes one method, one memory size and one value of each setting; for several see mdcg.compare."
@@ -200,12 +201,14 @@ def compare(
     ['naive', 'replay']
     """
     keys = {"scenario": scenario, "methods": methods, "method": method, "memory": memory, "set": set, **asked}
-    return results_of(_sweep(keys, seeds, members=members, fresh=fresh, pixels=pixels, log=log, probes=probes), quiet)
+    sweep = _sweep(keys, seeds, quiet, members=members, fresh=fresh, pixels=pixels, log=log, probes=probes)
+    return results_of(sweep, quiet)
 
 
-def _sweep(keys: Mapping[str, Any], seeds: Iterable[int] | str | int, **how: Any) -> Sweep:
+def _sweep(keys: Mapping[str, Any], seeds: Iterable[int] | str | int, quiet: bool, **how: Any) -> Sweep:
     chosen = seeds if isinstance(seeds, str | int) else [operator.index(seed) for seed in seeds]
-    return Sweep.of(written({}), **how, **keys, seeds=chosen)
+    with messages(quiet):  # a dataset may be downloaded
+        return Sweep.of(written({}), **how, **keys, seeds=chosen)
 
 
 def results_of(sweep: Sweep, quiet: bool = False) -> dict[str, Result]:

@@ -7,6 +7,7 @@ their folder, or are links, is refused whole.
 from __future__ import annotations
 
 import hashlib
+import logging
 import lzma
 import os
 import tarfile
@@ -19,6 +20,7 @@ import pooch
 
 from mdcg.errors import MdcgError
 
+logger = logging.getLogger(__name__)
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
 DAMAGED = (
     *(tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, OSError),
@@ -41,6 +43,8 @@ def find(root: Path, folder: str, archive: str, inside: str) -> Path | None:
 def fetch(url: str, md5: str, folder: Path) -> Path:
     """Download an archive and check its checksum; a broken download leaves nothing behind."""
     name = url.rsplit("/", 1)[-1]
+    logger.info("downloading %s to %s.", url, folder)
+    pooch.get_logger().setLevel(logging.WARNING)  # it would say the same by itself, to those who want quiet too
     try:
         return Path(pooch.retrieve(url, known_hash=f"md5:{md5}", fname=name, path=folder))
     except PermissionError as error:

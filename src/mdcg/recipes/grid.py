@@ -67,14 +67,14 @@ class GridCell:
 def label(cell: GridCell, without: Collection[str] = ()) -> str:
     """The label that tells a cell from the others of its grid: its value on every axis, numbers with what they are.
 
-    >>> label(GridCell({"method": "md", "memory": "50", "set.lam": "0.1"}, []))
-    'md, memory 50, lam 0.1'
+    >>> label(GridCell({"method": "md", "memory": "50", "set.lam": "0.1", "batch-size": "8"}, []))
+    'md, memory 50, lam 0.1, batch-size 8'
     """
     parts = []
     for axis, value in cell.labels.items():
-        named = axis.startswith("set.") or (axis in RunSpec.model_fields and isinstance(read_value(value), int | float))
+        known = key_name(axis) in RunSpec.model_fields and isinstance(read_value(value), int | float)
         if axis not in without:
-            parts.append(f"{axis.removeprefix('set.')} {value}" if named else value)
+            parts.append(f"{axis.removeprefix('set.')} {value}" if known or axis.startswith("set.") else value)
     return ", ".join(parts) or cell.specs[0].method
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mdcg.errors import MdcgError, unknown
+from mdcg.runs.spec import OLDER
 
 RunRow = Mapping[str, Any]
 ORDER = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
@@ -105,12 +106,17 @@ def _rank(value: object) -> tuple[int, Any] | None:
 
 
 def find_key(asked: str, rows: Sequence[RunRow], names: Iterable[str] = ()) -> str:
-    """Find the name that is meant: case does not matter, nor whether its words are joined by - or _."""
+    """Find the name that is meant: case does not matter, nor whether its words are joined by - or _.
+
+    >>> find_key("Batch-Size", [{"batch_size": 32, "lr": 0.01}]), find_key("rate", [{"lr": 0.01}])
+    ('batch_size', 'lr')
+    """
     known = dict.fromkeys([*names, *(name for row in rows for name in row)])
     if asked in known:
         return asked
+    older = {before: now for now, before in OLDER.items()}
     for name in known:
-        if _plain(name) == _plain(asked):
+        if _plain(name) == older.get(_plain(asked), _plain(asked)):
             return name
     raise unknown("column", asked, known)
 
