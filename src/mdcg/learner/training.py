@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mdcg.errors import MdcgError
-from mdcg.files import locked
+from mdcg.files import locked, remove_partial
 from mdcg.learner.inputs import listing
 from mdcg.learner.task import NextTask
 from mdcg.saved import SavedModel
@@ -19,7 +19,7 @@ from mdcg.train.device_errors import OutOfMemory, device_errors_explained
 from mdcg.train.display import TrainingDisplay
 from mdcg.train.loop import Trainer
 from mdcg.train.precision import Compute
-from mdcg.train.signals import StopSignals
+from mdcg.train.signals import Stopped, StopSignals
 
 logger = logging.getLogger(__name__)
 FOLDER = ".learning"  # suffix of the folder beside a file that is being made
@@ -34,6 +34,7 @@ def checkpoint_folder(save_to: Path | None) -> Iterator[Path | None]:
     folder = save_to.with_name(f".{save_to.name}{FOLDER}")
     with locked(folder):
         yield folder
+        remove_partial(save_to.parent, save_to.name)  # of those that were killed as they wrote it
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -62,7 +63,11 @@ def _trained(task: NextTask, compute: Compute, folder: Path | None, display: Tra
         display.begin(title, task.group, epochs * task.steps, done)
         with StopSignals() as stop:
             trainer = Trainer(task.group, compute, checkpoints.save, stop.requested, display)
-            trainer.train(state, tasks=task.number + 1)
+            try:
+                trainer.train(state, tasks=task.number + 1)
+            except Stopped as stopped:
+                stopped.signal = stop.signal or stopped.signal
+                raise
     for reason in state.failures(task.group).values():
         raise MdcgError(f"nothing was learned: {reason}")
     return task.finish(state)
@@ -70,10 +75,12 @@ def _trained(task: NextTask, compute: Compute, folder: Path | None, display: Tra
 
 def _digest(task: NextTask, compute: Compute) -> str:
     """A name for this very task: other images, or another classifier to begin with, make another one."""
-    group, digest = task.group, hashlib.blake2b(digest_size=16)
-    for part in (group.training, group.members, task.classes, group.dataset.mean, group.dataset.std, compute.precision):
+    group, dataset, digest = task.group, task.group.dataset, hashlib.blake2b(digest_size=16)
+    pixels = dataset.mean, dataset.std, dataset.padding, dataset.flip
+    for part in (group.training, group.members, task.classes, pixels, compute.precision):
         digest.update(repr(part).encode())
-    digest.update(group.dataset.train.images.numpy().tobytes() + group.dataset.train.labels.tobytes())
+    digest.update(dataset.train.images.numpy().tobytes())
+    digest.update(dataset.train.labels.tobytes())
     if task.before is not None:
         digest.update(task.before.content())
     return digest.hexdigest()
@@ -86,5 +93,5 @@ def _give_up_others(folder: Path, own: Path) -> None:
         shutil.rmtree(other, ignore_errors=True)
     if others:
         logger.warning(
-            "other images were being learned for this file and are given up; these are learned from their beginning."
+            "something else was being learned for this file and is given up; this is learned from its beginning."
         )
