@@ -217,9 +217,7 @@ def test_another_command_does_not_go_on(
 
 
 @pytest.mark.parametrize("damage", ["cut short", "altered"])
-def test_damaged_checkpoint(
-    damage: str, start: Start, root: Path, first: Path, second: bytes, tmp_path: Path
-) -> None:
+def test_damaged_checkpoint(damage: str, start: Start, root: Path, first: Path, second: bytes, tmp_path: Path) -> None:
     out = tmp_path / "model.safetensors"
     words = [root / "task1", "--from", first, "--out", out]
     assert start(*words, kill=("flush", 3)).returncode == -signal.SIGKILL

@@ -13,7 +13,7 @@ from mdcg.errors import MdcgError
 from mdcg.files import locked, remove_partial
 from mdcg.learner.inputs import listing
 from mdcg.learner.task import NextTask
-from mdcg.saved import SavedModel
+from mdcg.saved import NotFinite, SavedModel
 from mdcg.train.checkpoint import Checkpoints
 from mdcg.train.device_errors import OutOfMemory, device_errors_explained
 from mdcg.train.display import TrainingDisplay
@@ -25,16 +25,24 @@ logger = logging.getLogger(__name__)
 FOLDER = ".learning"  # suffix of the folder beside a file that is being made
 
 
+class NothingLearned(MdcgError):
+    """The training came to nothing, and would again."""
+
+
 @contextlib.contextmanager
 def checkpoint_folder(save_to: Path | None) -> Iterator[Path | None]:
-    """A folder beside a file for as long as that is being made; it is gone once all went well, else it stays."""
+    """A folder beside a file for as long as that is being made; it stays where there is something to go on with."""
     if save_to is None:
         yield None
         return
     folder = save_to.with_name(f".{save_to.name}{FOLDER}")
-    with locked(folder):
-        yield folder
-        remove_partial(save_to.parent, save_to.name)  # of those that were killed as they wrote it
+    try:
+        with locked(folder):
+            yield folder
+            remove_partial(save_to.parent, save_to.name)  # of those that were killed as they wrote it
+    except NothingLearned:  # to go on where it was would fail again
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -69,8 +77,13 @@ def _trained(task: NextTask, compute: Compute, folder: Path | None, display: Tra
                 stopped.signal = stop.signal or stopped.signal
                 raise
     for reason in state.failures(task.group).values():
-        raise MdcgError(f"nothing was learned: {reason}")
-    return task.finish(state)
+        raise NothingLearned(f"nothing was learned: {reason}")
+    saved = task.finish(state)
+    try:
+        saved.probabilities(task.group.dataset.train.images[-task.group.training.batch_size :])
+    except NotFinite as error:  # the loss is that of before the last step
+        raise NothingLearned("nothing was learned: the weights have no bounds; lower the learning rate.") from error
+    return saved
 
 
 def _digest(task: NextTask, compute: Compute) -> str:
