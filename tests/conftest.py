@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import torch
 
@@ -28,6 +29,13 @@ from tests.forked import Server
 def pytest_collection_finish() -> None:
     """What was imported stays: collecting garbage, as every group of runs does first, need not look through it."""
     gc.freeze()
+
+
+# How long something takes is no matter of tests: the machine may be busy.
+hypothesis.settings.register_profile(
+    "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("patient")
 
 
 @dataclass

@@ -185,13 +185,14 @@ class Process:
         return self.output.read_text("utf-8"), self.errors.read_text("utf-8")
 
 
-def killed_at(where: str, count: int) -> Callable[[], None]:
-    """To be called before a command: it then kills itself with SIGKILL at the n-th call of one function."""
-    return partial(_arm, where, count)
+def killed_at(where: str, count: int, number: int = signal.SIGKILL) -> Callable[[], None]:
+    """To be called before a command: it then sends itself a signal at the n-th call of one function."""
+    return partial(_arm, where, count, number)
 
 
-def _arm(where: str, count: int) -> None:
+def _arm(where: str, count: int, number: int) -> None:
     from mdcg import files
+    from mdcg.data import images
     from mdcg.train import loop
 
     loop.SAVING = 1  # after every epoch, however long it takes
@@ -206,6 +207,7 @@ def _arm(where: str, count: int) -> None:
         "flush": (files, "_flush", None),  # written, not yet flushed or renamed
         "unlink": (Path, "unlink", None),  # renamed, the older checkpoint not yet removed
         "rmtree": (shutil, "rmtree", None),  # all results written, checkpoints not yet removed
+        "read": (images.ImageReader, "read", None),  # nothing begun
     }[where]
     original, calls = getattr(owner, name), 0
 
@@ -215,7 +217,7 @@ def _arm(where: str, count: int) -> None:
         if calls == count:
             if just_before:
                 just_before(*args)
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), number)
         return original(*args, **kwargs)
 
     setattr(owner, name, wrapped)

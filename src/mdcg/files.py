@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import sys
 from collections.abc import Iterator
@@ -62,9 +63,9 @@ def _flush_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def remove_partial(folder: Path) -> None:
-    """Remove what killed processes left half-written."""
-    for file in folder.glob(f".*{PARTIAL}"):
+def remove_partial(folder: Path, name: str | None = None) -> None:
+    """Remove what killed processes left half-written in a folder; with a `name`, of that file alone."""
+    for file in folder.glob(f".{'' if name is None else f'{glob.escape(name)}.'}*{PARTIAL}"):
         owner = file.name.removesuffix(PARTIAL).rpartition(".")[2]
         if not (owner.isdigit() and _is_running(int(owner))):
             file.unlink(missing_ok=True)

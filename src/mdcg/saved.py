@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import BaseModel, Field, TypeAdapter
 from torch import Tensor
 
 from mdcg.errors import MdcgError
-from mdcg.files import write_atomic
+from mdcg.files import shown, write_atomic
 from mdcg.memory import Exemplars
 from mdcg.methods import METHODS
 from mdcg.methods.base import Passes, Value
@@ -97,6 +98,19 @@ class Version:
     mdcg: str  # its version
 
 
+class Header(BaseModel):
+    """What a file says beside its `Setup`."""
+
+    classes: list[Label]
+    sizes: list[Annotated[int, Field(ge=1)]]
+    versions: list[Version]
+    params: dict[str, Any]
+    learns: bool
+
+
+_SETUP = TypeAdapter(Setup)
+
+
 @dataclass(frozen=True)
 class SavedModel:
     """A classifier with all that it needs: to classify images, and unless `kept` is None to learn the next task."""
@@ -160,7 +174,10 @@ class SavedModel:
                 chunk = images[start : start + size].to(where.device)
                 logits = model(pixels.normalise(chunk)[None])[0, :, : len(self.classes)]
                 parts.append(logits.double().softmax(-1).cpu().numpy())
-        return np.concatenate(parts)
+        answers = np.concatenate(parts)
+        if not np.isfinite(answers).all():
+            raise NotFinite("the model's answers are no numbers: it has learned nothing, or is damaged; begin anew.")
+        return answers
 
     def save(self, path: Path) -> None:
         """Write one safetensors file, whole or not at all."""
@@ -196,14 +213,18 @@ class SavedModel:
             tensors, header = unpack(path.read_bytes())
             return _parsed(tensors, {**header, "backbone": backbone} if backbone else header)
         except OSError as error:
-            raise MdcgError(f"cannot read {path}: {error.strerror}; check the path.") from error
+            raise MdcgError(f"cannot read {shown(path)}: {error.strerror}; check the path.") from error
         except _Newer as error:
-            raise MdcgError(f"{path} was written by a newer version of mdcg ({error}); update mdcg.") from error
+            raise MdcgError(f"{shown(path)} was written by a newer version of mdcg ({error}); update mdcg.") from error
         except MdcgError:
             raise  # an unknown backbone or head says so itself
         except Exception as error:  # a header with anything in it
-            reason = (str(error) or type(error).__name__).splitlines()[0]
-            raise MdcgError(f"{path} is not a model saved by mdcg, or is damaged ({reason}).") from error
+            reason = shown((str(error) or type(error).__name__).splitlines()[0].rstrip(":."))
+            raise MdcgError(f"{shown(path)} is not a model saved by mdcg, or is damaged ({reason}).") from error
+
+
+class NotFinite(MdcgError):
+    """A model whose answers are no numbers."""
 
 
 class _Newer(Exception):
@@ -214,19 +235,20 @@ def _parsed(tensors: dict[str, Tensor], header: dict[str, Any]) -> SavedModel:
     version = header.pop("version")
     if version == 1:
         header = _upgraded(header)
-    elif version != VERSION:
+    elif isinstance(version, int) and version > VERSION:
         raise _Newer(f"format {version}; this one reads up to {VERSION}")
-    classes, sizes, learns = tuple(header.pop("classes")), header.pop("sizes"), header.pop("learns")
-    versions, params = tuple(Version(**one) for one in header.pop("versions")), header.pop("params")
-    tuples = {name: tuple(header[name]) for name in ("shape", "mean", "std")}
-    setup = Setup(**{**header, **tuples})
+    elif version != VERSION:
+        raise ValueError(f"there is no format {version}")
+    head = Header(**{name: header.pop(name) for name in Header.model_fields})
+    classes, sizes = tuple(head.classes), head.sizes
+    setup = _SETUP.validate_python(asdict(Setup(**header)))  # which refuses names that it does not know
+    if len(classes) != sum(sizes):
+        raise ValueError("its class names do not fit its outputs")
     weights = below("model.", tensors)
     model = setup.empty_model(sizes)
     model.to(weights["head.classifier.weight"].dtype).load_state_dict(weights)
-    if len(classes) != model.head.classes:
-        raise ValueError("its class names do not fit its outputs")
     kept = None
-    if learns:
+    if head.learns:
         kept = Kept(
             velocity=below("velocity.", tensors),
             memory=_exemplars(tensors, "memory") or no_exemplars(setup.shape),
@@ -239,7 +261,7 @@ def _parsed(tensors: dict[str, Tensor], header: dict[str, Any]) -> SavedModel:
     held_out = _exemplars(tensors, "held_out")
     for images in (held_out, *((kept.memory, kept.second, kept.seen) if kept else ())):
         _check(images, setup, len(classes))
-    return SavedModel(setup, classes, model, kept, held_out, versions, params)
+    return SavedModel(setup, classes, model, kept, held_out, tuple(head.versions), head.params)
 
 
 def _upgraded(header: Mapping[str, Any]) -> dict[str, Any]:
@@ -269,7 +291,7 @@ def _check(held: Exemplars | None, setup: Setup, classes: int) -> None:
     if held.images.dtype != torch.uint8 or held.images.shape[1:] != (height, width, channels):
         raise ValueError("its images do not fit its network")
     positions = held.positions
-    if len(positions) != len(held.images) or (
+    if (positions.dtype, positions.shape) != (torch.int64, held.images.shape[:1]) or (
         len(positions) and not 0 <= int(positions.min()) <= int(positions.max()) < classes
     ):
         raise ValueError("its images do not fit its classes")
@@ -277,13 +299,16 @@ def _check(held: Exemplars | None, setup: Setup, classes: int) -> None:
 
 def _check_kept(kept: Kept, model: Model) -> None:
     """Refuse velocities and logits that are not this classifier's."""
-    shapes = {name: value.shape for name, value in model.named_parameters()}
-    if any(shapes.get(name) != value.shape for name, value in kept.velocity.items()):
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    if any(shapes.get(name) != velocity.shape for name, velocity in kept.velocity.items()):
         raise ValueError("its velocities do not fit its network")
     count = len(kept.memory.positions)
-    for part in (kept.logits, kept.has_logits):
-        if part is not None and len(part) != count:
-            raise ValueError("its stored logits do not fit its memory")
+    if (kept.logits is None) != (kept.has_logits is None):
+        raise ValueError("its logits do not fit its memory")
+    if kept.logits is not None and kept.has_logits is not None:
+        known = kept.has_logits
+        if kept.logits.shape[:-1] != (count,) or (known.dtype, known.shape) != (torch.bool, (count,)):
+            raise ValueError("its logits do not fit its memory")
 
 
 def no_exemplars(shape: tuple[int, int, int]) -> Exemplars:

@@ -1,11 +1,15 @@
-"""A small dataset that `mdcg run` and a `Learner` can both learn, in six classes."""
+"""A small dataset that `mdcg run` and a `Learner` can both learn, in six classes; as arrays and as image files."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 
 import mdcg
 from mdcg.data import DATASETS, Arrays, Bundled, Dataset, Preprocessing, Protocol, arrays, load
@@ -79,6 +83,24 @@ def task_images(dataset: Dataset, task: int, seed: int = SEED) -> tuple[Any, lis
 
 def toys() -> Dataset:
     return load(NAME)
+
+
+def write_images(folder: Path, dataset: Dataset, labels: Iterable[int], split: str = "train", most: int = 99) -> Path:
+    """Some classes of a dataset as PNG files, folder/CLASS/00.png and so on: the first ones of each, at `most`."""
+    part = getattr(dataset, split)
+    for label in labels:
+        own = folder / dataset.class_names[label]
+        own.mkdir(parents=True, exist_ok=True)
+        for number, index in enumerate(np.flatnonzero(part.labels == label)[:most]):
+            Image.fromarray(part.images[index].numpy().squeeze()).save(own / f"{number:02}.png")
+    return folder
+
+
+def timeless(file: Path) -> bytes:
+    """What a file holds, but for the times that its versions tell."""
+    saved = SavedModel.load(file)
+    versions = tuple(replace(version, seconds=0.0, finished="") for version in saved.versions)
+    return replace(saved, versions=versions).content()
 
 
 def assert_same(one: SavedModel, other: SavedModel) -> None:

@@ -205,9 +205,9 @@ def test_normalisation() -> None:
 
 def test_runs_with_imagenets_normalisation(cli: Cli, runs: Path) -> None:
     result = mdcg.run(**QUICK, normalise="imagenet", out=runs)
-    assert (result.learner.mean, result.learner.std) == ((0.449,), (0.226,))
+    assert (result.learner.saved_.setup.mean, result.learner.saved_.setup.std) == ((0.449,), (0.226,))
     plain = mdcg.run(**QUICK, normalise="data", out=runs)
-    assert plain.learner.mean == plain.dataset.mean
+    assert plain.learner.saved_.setup.mean == plain.dataset.mean
     assert plain.records[0].spec.name == mdcg.run(**QUICK, out=runs).records[0].spec.name
     assert plain.records[0].spec.name != result.records[0].spec.name
     words = ["run", "--scenario", "digits-2", "--method", "naive", "--epochs", 1, "--out", runs]

@@ -352,7 +352,7 @@ def test_parts_of_a_group_take_their_measurements_along() -> None:
 @pytest.mark.parametrize("named", [Norm], indirect=True)
 def test_a_probe_of_ones_own(named: str, runs: Path) -> None:
     result = mdcg.run(**ASKED, out=runs, probes=[named])
-    weights = dict(result.learner.model.named_parameters())["head.classifier.weight"].detach()
+    weights = dict(result.learner.saved_.model.named_parameters())["head.classifier.weight"].detach()
     assert result.measured(named)[-1]["norm"] == pytest.approx(float(weights.norm()), rel=1e-6)
 
 

@@ -81,7 +81,7 @@ def learn(
     stopped_explained(lambda: learner.learn(images, save_to=out))
     if as_json:
         return print_json(_described(learner, out))
-    Console().print(learned_table(learner.saved_))
+    _console().print(learned_table(learner.saved_))
     return print(summary_line(learner.saved_, out))
 
 
@@ -138,10 +138,13 @@ def evaluate(
     learner = _loaded(model, backbone, device)
     reader = learner.reader(on_error)
     now = learner.evaluate(images, reader=reader)
-    then = None if before is None else _loaded(before, backbone, device).evaluate(images, known_only=True)
+    then = None
+    if before is not None:
+        older = _loaded(before, backbone, device)
+        then = older.evaluate(images, known_only=True, reader=older.reader(on_error))
     if as_json:
         return print_json(evaluation_json(now, then))
-    console = Console()
+    console = _console()
     console.print(evaluation_table(now, then, learner.saved_))
     console.print(confusion_table(now, console.width))
     return print(f"{reader.summary()}.")
@@ -176,7 +179,7 @@ def info(
     learner = _loaded(model, backbone)
     if as_json:
         return print_json(_described(learner, model))
-    return Console().print(info_panel(learner.saved_, model))
+    return _console().print(info_panel(learner.saved_, model))
 
 
 def _loaded(model: Path, backbone: str | None, device: str = "cpu") -> Learner:
@@ -185,6 +188,11 @@ def _loaded(model: Path, backbone: str | None, device: str = "cpu") -> Learner:
     learner = Learner.load(model, backbone=own_backbone(backbone))
     learner.set_params(device=device)
     return learner
+
+
+def _console() -> Console:
+    """For names that come from data: brackets and colons in them are no markup."""
+    return Console(markup=False, emoji=False)
 
 
 def _described(learner: Learner, path: Path) -> dict[str, Any]:

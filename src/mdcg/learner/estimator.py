@@ -23,11 +23,14 @@ from mdcg.data.normalise import Normalise
 from mdcg.draws import Ints
 from mdcg.errors import InputError, MdcgError, unknown
 from mdcg.execute.progress import messages
+from mdcg.files import shown
 from mdcg.learner.accuracy import Evaluation, lost
 from mdcg.learner.inputs import (
     Given,
+    as_file,
     as_images,
     as_labels,
+    as_weights,
     is_files,
     labelled_files,
     listing,
@@ -40,6 +43,7 @@ from mdcg.learner.inputs import (
 from mdcg.learner.setup import Params, can_learn, check_room, params_of, resolved
 from mdcg.learner.task import Arrived, NextTask, next_task
 from mdcg.learner.training import checkpoint_folder, train
+from mdcg.methods import METHODS
 from mdcg.methods.base import Passes, Value
 from mdcg.models.naming import Given as Backbone
 from mdcg.models.naming import backbone_name
@@ -61,12 +65,12 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Each call of `learn` is a task: images of classes it has not seen. What it needs of the past it keeps itself, in
     the file that `save` writes too. Parameters are those of `mdcg.run`, and these:
 
-    `hold_out` is the fraction of a new class's images that is never trained on, to tell how it fares; of all classes at
-    most `held_out_images` are kept, beside the memory. `image_size` and `resize` (crop, fit or squash) are for image
-    files; arrays come in the size that they have. `most_classes` is what a head can hold that has all of them from the
-    start (`der`), `tasks` among how many `gem` divides its memory. Without `epochs` there are 20, or more where
-    few images would give too few steps. A file that cannot be read ends `learn`, unless `on_error` is "skip". A class
-    that loses more than `warn_drop` points of accuracy on its held-out images is named in a warning.
+    `hold_out` is the fraction of a new class's images that is held out and never trained on, to tell how it fares: of
+    all classes together at most `held_out_images`, kept beside the memory. `image_size` and `resize` (crop, fit or
+    squash) are for image files; arrays come in the size that they have. `most_classes` is what a head can hold that has
+    all of them from the start (`der`), `tasks` among how many `gem` divides its memory. Without `epochs` there are 20,
+    or more where few images would give too few steps. A file that cannot be read ends `learn`, unless `on_error` is
+    "skip". A class that loses more than `warn_drop` points of accuracy on its held-out images is named in a warning.
 
     >>> import mdcg, numpy as np
     >>> images = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 1), dtype=np.uint8)
@@ -152,7 +156,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         params = self._params()
         with messages(params.quiet):
-            return self._learn(params, images, labels, order, Path(save_to) if save_to else None)
+            return self._learn(params, images, labels, order, None if save_to is None else as_file(save_to))
 
     def fit(self, X: Given, y: npt.ArrayLike | None = None) -> Self:
         """Forget all that was learned, and learn these images as the first task."""
@@ -164,7 +168,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if classes is not None and y is not None:
             strange = set(np.asarray(y).ravel().tolist()) - set(np.asarray(classes).ravel().tolist())
             if strange:
-                raise InputError(f"label {min(strange)!r} is not among the classes that were said to come.")
+                raise InputError(f"label {min(strange, key=str)!r} is not among the classes that were said to come.")
         return self.learn(X, y)
 
     def _learn(
@@ -203,7 +207,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             hold_out=params.hold_out,
             held_out_images=params.held_out_images,
             epochs=params.epochs,
-            weights=WeightsFile.of(params.weights) if params.weights else None,
+            weights=_weights(params, setup.method, before),
         )
         self.saved_ = self._learned(task, arrived, params, save_to)
         return self
@@ -287,8 +291,10 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Accuracy between 0 and 1, as in scikit-learn."""
         predicted = self.predict(X)
         wanted = as_labels(y, len(predicted))
+        if not wanted:
+            raise InputError("there is no image to score; give at least one.")
         hits = np.array([found == label for found, label in zip(predicted.tolist(), wanted, strict=True)])
-        return float(np.average(hits, weights=None if sample_weight is None else np.asarray(sample_weight)))
+        return float(np.average(hits, weights=None if sample_weight is None else as_weights(sample_weight, len(hits))))
 
     def evaluate(
         self,
@@ -323,7 +329,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Without `pixels` it has no images at all, and what is loaded from it can classify but learn no more.
         """
         saved = self._known()
-        (saved if pixels else replace(saved, kept=None, held_out=None)).save(Path(path))
+        (saved if pixels else replace(saved, kept=None, held_out=None)).save(as_file(path))
 
     @classmethod
     def load(cls, path: Path | str, *, backbone: Backbone | None = None) -> Self:
@@ -333,9 +339,10 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         name = None if backbone is None else backbone_name(backbone, may_import=True)
         saved = SavedModel.load(Path(path), name)
-        known = cls().get_params()
-        params = {**params_of(saved), "backbone": saved.setup.backbone}
-        learner = cls(**{key: value for key, value in params.items() if key in known})
+        params = params_of(saved)
+        if strange := sorted(set(params) - set(cls._get_param_names())):
+            raise MdcgError(f"{shown(Path(path))} has parameters unknown here: {listing(strange)}; update mdcg.")
+        learner = cls(**{**params, "backbone": saved.setup.backbone})
         learner.saved_ = saved
         return learner
 
@@ -359,6 +366,12 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "saved_")
+
+
+def _weights(params: Params, method: str, before: SavedModel | None) -> WeightsFile | None:
+    """The file of initial weights, where a network is made: later nobody needs to have it any more."""
+    made = before is None or METHODS[method].starts_anew
+    return WeightsFile.of(params.weights) if params.weights and made else None
 
 
 def _class_accuracy(saved: SavedModel, task: NextTask) -> list[float | None]:

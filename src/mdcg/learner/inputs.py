@@ -17,7 +17,8 @@ from torch import Tensor
 from mdcg.data.decode import ImageArray, ImageFormat, Resize
 from mdcg.data.images import ImageReader, OnError
 from mdcg.draws import Ints
-from mdcg.errors import InputError
+from mdcg.errors import InputError, MdcgError
+from mdcg.files import shown
 from mdcg.saved import Label, Setup
 
 LONGEST = 200  # characters of a class's name
@@ -36,9 +37,11 @@ def reader_of(setup: Setup | None, size: int | None, resize: Resize, on_error: O
     """What reads image files in the form that a classifier takes, or will take once it has learned some."""
     if setup is None:
         return ImageReader(ImageFormat(size or DEFAULT_SIZE, resize), on_error)
-    _, height, width = setup.shape
+    channels, height, width = setup.shape
     if height != width:
         raise InputError(f"this model takes images of {height} × {width} pixels; give arrays, files become squares.")
+    if channels not in (1, 3):
+        raise InputError(f"this model takes images of {channels} channels; give arrays, files have one or three.")
     return ImageReader(ImageFormat(height, resize), on_error)
 
 
@@ -47,8 +50,7 @@ def read_files(
 ) -> tuple[Tensor, list[Label]]:
     """Images and one label for each, of a folder with one folder per class or of a list of files."""
     if isinstance(given, str | Path):
-        if labels is not None:
-            raise InputError("labels are given with a folder, whose folders are the classes; leave them out.")
+        _no_labels(labels)
         classes = reader.find_classes(given)
         images, places = reader.read_classes(classes)
         names = as_labels(list(classes), len(classes))
@@ -58,9 +60,15 @@ def read_files(
     return with_channels(images, shape), [named[place] for place in places]
 
 
+def _no_labels(labels: npt.ArrayLike | None) -> None:
+    if labels is not None:
+        raise InputError("labels are given with a folder, whose folders are the classes; leave them out.")
+
+
 def labelled_files(given: Given, labels: npt.ArrayLike | None, reader: ImageReader) -> dict[Label, list[Path]] | None:
     """Image files by their label, of a folder with one folder per class or of a list; None of anything else."""
     if isinstance(given, str | Path):
+        _no_labels(labels)
         classes = reader.find_classes(given)
         return dict(zip(as_labels(list(classes), len(classes)), classes.values(), strict=True))
     if not is_files(given):
@@ -91,7 +99,7 @@ def as_images(given: Any, shape: Shape | None) -> Tensor:
     """Pixels as (n, height, width, channels), of the shape (channels, height, width) that is known, if it is."""
     if isinstance(given, str | Path):
         raise InputError(f"'{given}' is one path; give a list of paths, for instance [{str(given)!r}].")
-    x = given if isinstance(given, Tensor) else _as_tensor(given)
+    x = given.cpu() if isinstance(given, Tensor) else _as_tensor(given)
     wanted = f"(n, {shape[1]}, {shape[2]}, {shape[0]})" if shape else "(n, height, width, channels)"
     found = f"{str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"
     if shape and shape[0] == 1 and x.ndim == 3:
@@ -108,7 +116,8 @@ def _as_tensor(given: Any) -> Tensor:
     try:
         return torch.from_numpy(np.require(np.asarray(given), requirements=["C", "W"]))
     except (TypeError, ValueError) as error:
-        raise InputError(f"images must be an array of uint8 from 0 to 255 ({error}).") from error
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise InputError(f"images must be an array of uint8 from 0 to 255 ({reason}).") from error
 
 
 def as_labels(given: Any, images: int) -> list[Label]:
@@ -117,14 +126,38 @@ def as_labels(given: Any, images: int) -> list[Label]:
         raise InputError("there are no labels; give one for each image.")
     if isinstance(given, str):
         raise InputError("the labels are one text; give a list with one label for each image.")
+    if isinstance(given, list | tuple) and len({isinstance(label, str) for label in given}) > 1:
+        raise InputError("some labels are names and some are not; give all of them one or the other.")
     try:
         column = column_or_1d(np.asarray(given.cpu() if isinstance(given, Tensor) else given), warn=True)
         check_classification_targets(column)
     except (TypeError, ValueError) as error:
-        raise InputError(f"the labels cannot be used ({error}); give one name or number for each image.") from error
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise InputError(f"the labels cannot be used ({reason}); give one name or number for each image.") from error
     if len(column) != images:
         raise InputError(f"there are {images} images and {len(column)} labels; give one label for each image.")
     return [_as_label(label) for label in column.tolist()]
+
+
+def as_weights(given: Any, images: int) -> npt.NDArray[np.float64]:
+    """How much each image counts."""
+    try:
+        weights = np.asarray(given, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError("sample_weight must be numbers; give one for each image.") from error
+    if weights.shape != (images,) or not (np.isfinite(weights).all() and weights.min() >= 0 and weights.sum() > 0):
+        raise InputError(f"sample_weight must be {images} numbers from 0 on, one for each image and not all of them 0.")
+    return weights
+
+
+def as_file(path: Path | str) -> Path:
+    """Where a file is to be written; a folder is refused before any work is done for it."""
+    file = Path(path)
+    if "\0" in str(file):
+        raise MdcgError(f"'{shown(file)}' cannot be the name of a file; choose another one.")
+    if not file.name or file.is_dir():
+        raise MdcgError(f"{shown(file)} is a folder; name a file to write.")
+    return file
 
 
 def _as_label(label: Any) -> Label:
@@ -156,6 +189,10 @@ def new_classes(labels: Sequence[Label], known: Sequence[Label], order: Sequence
     new = sorted(distinct - set(known))
     if order is None:
         return tuple(new)
-    if sorted(order) != new:
-        raise InputError(f"order names {len(order)} classes, and {len(new)} are new; name each new class once.")
-    return tuple(order)
+    try:
+        chosen = [{label: label for label in new}[label] for label in order]  # as the labels are, not as 1.0 for 1
+    except (KeyError, TypeError) as error:
+        raise InputError(f"order must be a list of the new classes, {listing(new)}, each once.") from error
+    if sorted(chosen) != new:
+        raise InputError(f"order names {len(chosen)} classes, and {len(new)} are new; name each new class once.")
+    return tuple(chosen)

@@ -118,6 +118,12 @@ def resolved(params: Params, before: SavedModel | None, images: Tensor) -> Setup
                 f"what has begun with {name} '{getattr(was, name)}' cannot go on with '{getattr(found, name)}'; "
                 f"leave {name} as it was, or begin anew."
             )
+    for name, value in was.head_settings.items():
+        if name in (params.set or {}) and head_settings[name] != value:
+            raise MdcgError(
+                f"what has begun with {name} {value:g} cannot go on with {head_settings[name]:g}, a setting of the "
+                f"head; leave {name} as it was, or begin anew."
+            )
     keep = {
         name: getattr(was, name) for name in ("backbone", "head_settings", "outputs", "shape", "mean", "std", "tasks")
     }
@@ -166,6 +172,8 @@ def check_room(setup: Setup, before: SavedModel | None, new: int) -> None:
             f"the head was made for at most {setup.outputs} classes, and there would be {classes}; begin anew with "
             f"most_classes={classes} or more."
         )
+    if before and before.kept and kind(**setup.hyperparameters).second_memory_size() and before.kept.second is None:
+        raise MdcgError(f"{setup.method} has begun without a second memory, and cannot go on with one; begin anew.")
     if kind.gradient_per_task and number >= setup.tasks:
         raise MdcgError(
             f"{setup.method} has divided its memory among {setup.tasks} tasks for good, and this would be one more; "

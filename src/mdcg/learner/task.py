@@ -62,7 +62,7 @@ class NextTask:
         """The state before the task's first step; more images of known classes are in memory already."""
         if self.before is None:
             return states.fresh(self.group, compute)
-        state = states.restore(*_as_checkpoint(self.before, self.group), self.group, compute)
+        state = states.restore(*_as_checkpoint(self.before, self.group, compute.dtype), self.group, compute)
         arrived = self._arrived_again()
         if arrived and self.group.method.uses_memory:
             _refresh(state.memories[0], arrived, self.group, self.number)
@@ -161,7 +161,7 @@ def _hold_out(
     """What is held out of all classes, and what is left to train on.
 
     Of more images of a known class nothing is held out: it has some already. What was held out before is cut back to
-    make room, as a memory is, and is never trained on.
+    make room, as a memory is, and is never trained on. New images for which there is no room are trained on.
     """
     known = len(before.classes) if before else 0
     old = before.held_out if before and before.held_out else no_exemplars(setup.shape)
@@ -173,7 +173,7 @@ def _hold_out(
         shuffled = own[permutation(len(own), stream(setup.seed, Purpose.HOLD_OUT, task, position))]
         taken[position] = shuffled[: min(round(fraction * len(own)), len(own) - 1)]
     held.add({c: own + len(old.positions) for c, own in taken.items()}, stream(setup.seed, Purpose.KEEP_HELD_OUT, task))
-    left = np.setdiff1d(np.arange(len(arrived.positions)), np.concatenate(list(taken.values())))
+    left = np.setdiff1d(np.arange(len(arrived.positions)), held.indices() - len(old.positions))
     return held.copy(images), arrived.of(left)
 
 
@@ -189,14 +189,15 @@ def _past_images(before: SavedModel) -> Exemplars:
     return Exemplars(torch.cat([part.images for part in parts]), torch.cat([part.positions for part in parts]))
 
 
-def _as_checkpoint(before: SavedModel, group: Group) -> tuple[dict[str, Tensor], states.PlainValues]:
+def _as_checkpoint(
+    before: SavedModel, group: Group, dtype: torch.dtype
+) -> tuple[dict[str, Tensor], states.PlainValues]:
     """A saved classifier as the checkpoint of a group whose images are those that it kept, then those that came."""
     kept, weights = before.kept, before.model.state_dict()
     assert kept is not None
     memory = _by_class(kept.memory.positions.numpy())
     second = None if kept.second is None else _by_class(kept.second.positions.numpy(), len(kept.memory.positions))
     held = {"memory.0": memory} | ({"second.0": second} if second is not None else {})
-    dtype = weights["head.classifier.weight"].dtype
     tensors = {
         **{f"model.{name}": value for name, value in weights.items()},
         **{f"velocity.{name}": value for name, value in kept.velocity.items()},

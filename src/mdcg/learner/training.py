@@ -10,30 +10,39 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mdcg.errors import MdcgError
-from mdcg.files import locked
+from mdcg.files import locked, remove_partial
 from mdcg.learner.inputs import listing
 from mdcg.learner.task import NextTask
-from mdcg.saved import SavedModel
+from mdcg.saved import NotFinite, SavedModel
 from mdcg.train.checkpoint import Checkpoints
 from mdcg.train.device_errors import OutOfMemory, device_errors_explained
 from mdcg.train.display import TrainingDisplay
 from mdcg.train.loop import Trainer
 from mdcg.train.precision import Compute
-from mdcg.train.signals import StopSignals
+from mdcg.train.signals import Stopped, StopSignals
 
 logger = logging.getLogger(__name__)
 FOLDER = ".learning"  # suffix of the folder beside a file that is being made
 
 
+class NothingLearned(MdcgError):
+    """The training came to nothing, and would again."""
+
+
 @contextlib.contextmanager
 def checkpoint_folder(save_to: Path | None) -> Iterator[Path | None]:
-    """A folder beside a file for as long as that is being made; it is gone once all went well, else it stays."""
+    """A folder beside a file for as long as that is being made; it stays where there is something to go on with."""
     if save_to is None:
         yield None
         return
     folder = save_to.with_name(f".{save_to.name}{FOLDER}")
-    with locked(folder):
-        yield folder
+    try:
+        with locked(folder):
+            yield folder
+            remove_partial(save_to.parent, save_to.name)  # of those that were killed as they wrote it
+    except NothingLearned:  # to go on where it was would fail again
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -62,19 +71,29 @@ def _trained(task: NextTask, compute: Compute, folder: Path | None, display: Tra
         display.begin(title, task.group, epochs * task.steps, done)
         with StopSignals() as stop:
             trainer = Trainer(task.group, compute, checkpoints.save, stop.requested, display)
-            trainer.train(state, tasks=task.number + 1)
+            try:
+                trainer.train(state, tasks=task.number + 1)
+            except Stopped as stopped:
+                stopped.signal = stop.signal or stopped.signal
+                raise
     for reason in state.failures(task.group).values():
-        raise MdcgError(f"nothing was learned: {reason}")
-    return task.finish(state)
+        raise NothingLearned(f"nothing was learned: {reason}")
+    saved = task.finish(state)
+    try:
+        saved.probabilities(task.group.dataset.train.images[-task.group.training.batch_size :])
+    except NotFinite as error:  # the loss is that of before the last step
+        raise NothingLearned("nothing was learned: the weights have no bounds; lower the learning rate.") from error
+    return saved
 
 
 def _digest(task: NextTask, compute: Compute) -> str:
     """A name for this very task: other images, or another classifier to begin with, make another one."""
-    group, digest = task.group, hashlib.blake2b(digest_size=16)
-    for part in (group.training, group.members, task.classes, group.dataset.mean, group.dataset.std, compute.precision):
+    group, dataset, digest = task.group, task.group.dataset, hashlib.blake2b(digest_size=16)
+    pixels = dataset.mean, dataset.std, dataset.padding, dataset.flip
+    for part in (group.training, group.members, task.classes, pixels, compute.precision):
         digest.update(repr(part).encode())
-    digest.update(group.dataset.train.images.contiguous().numpy().data)
-    digest.update(group.dataset.train.labels.data)
+    digest.update(dataset.train.images.contiguous().numpy().data)
+    digest.update(dataset.train.labels.data)
     if task.before is not None:
         digest.update(task.before.content())
     return digest.hexdigest()
@@ -87,5 +106,5 @@ def _give_up_others(folder: Path, own: Path) -> None:
         shutil.rmtree(other, ignore_errors=True)
     if others:
         logger.warning(
-            "other images were being learned for this file and are given up; these are learned from their beginning."
+            "something else was being learned for this file and is given up; this is learned from its beginning."
         )

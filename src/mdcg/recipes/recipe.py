@@ -306,7 +306,7 @@ def _unknown_key(key: str) -> MdcgError:
 def explain(error: ValidationError) -> str:
     """Turn the first complaint of a validation into one sentence."""
     first = error.errors()[0]
-    where = ".".join(part for part in first["loc"] if isinstance(part, str))
+    where = ".".join(part for part in first["loc"] if isinstance(part, str) and "[" not in part)  # no kinds of a union
     message = first["msg"].removeprefix("Value error, ").rstrip(".")
     given = first["input"]
     value = f", not {given!r}" if isinstance(given, str | int | float) and str(given) not in message else ""
