@@ -9,15 +9,26 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mdcg.models.backbones import BACKBONES
+from mdcg.models.backbones import BACKBONES, MEMBERED
+from mdcg.models.resnet import Projected, ResNet
 from mdcg.testing import check_backbone
 
-WITHIN = pytest.param("resnet18", marks=pytest.mark.slow)  # is the larger part of resnet18-1000
+LARGE = [pytest.param(name, marks=pytest.mark.slow) for name in ("resnet18", "resnet18-1000")]
 
 
-@pytest.mark.parametrize("backbone", ["smallconv", "resnet20", WITHIN, "resnet18-1000"])  # the others: just deeper
+@pytest.mark.parametrize("backbone", ["smallconv", "resnet20", *LARGE])  # the others: just deeper
 def test_our_backbones(backbone: str) -> None:
     check_backbone(backbone)
+
+
+def test_a_narrow_resnet18(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the stem and the projection of the large ones, and fewer weights."""
+
+    def narrow(members: int, channels: int) -> Projected:
+        return Projected(ResNet(members, channels, (8, 16), 2, large_stem=True, fan="out"), 20)
+
+    monkeypatch.setitem(MEMBERED, "narrow", narrow)
+    check_backbone("narrow")
 
 
 def net(channels: int, *more: nn.Module) -> nn.Sequential:

@@ -18,7 +18,7 @@ from mdcg.train.precision import compute
 from mdcg.train.state import State
 from tests.conftest import toy_dataset, toy_group
 
-COUNTS = [33, 48, 64, 40, 57, 36]  # unequal, so that members take different numbers of steps
+COUNTS = [17, 24, 33, 20, 29, 18]  # unequal, so that members take different numbers of steps
 
 
 def trained(group: Group, precision: str) -> State:
