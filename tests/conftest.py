@@ -32,9 +32,7 @@ def pytest_collection_finish() -> None:
 
 
 # How long something takes is no matter of tests: the machine may be busy.
-hypothesis.settings.register_profile(
-    "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
+hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("patient")
 
 

@@ -254,7 +254,6 @@ sides = st.integers(1, 90)
 @example(1, 5000, 32, "crop")
 @example(5000, 1, 32, "fit")
 @example(1, 200_000, 1024, "squash")
-@settings(deadline=None)
 def test_one_colour_fills_what_it_should(height: int, width: int, size: int, way: Resize) -> None:
     """And with `fit` the rest is background, in equal parts on both sides."""
     image = decoded(encoded(Image.new("RGB", (width, height), (7, 77, 177))), size, way, (1, 2, 3))
@@ -328,7 +327,6 @@ def test_formats_that_cannot_be(asked: dict[str, Any], said: str) -> None:
 
 
 @given(st.data(), st.sampled_from(["PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM"]))
-@settings(deadline=None)
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
 def test_damage_is_told_or_does_no_harm(data: st.DataObject, kind: str) -> None:
     """Cut short anywhere, or with any byte changed."""

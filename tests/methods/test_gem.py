@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.linalg import solve_triangular
 from scipy.optimize import minimize, nnls
@@ -34,7 +34,6 @@ def solved(g: Tensor, G: Tensor, strength: float) -> list[float]:
     return [strength + float(own) for own in z]
 
 
-@settings(deadline=None)
 @given(
     st.integers(1, 3), st.integers(1, 9), st.integers(10, 40), st.integers(0, 10**6), st.sampled_from([0.0, 0.5, 0.9])
 )
@@ -103,7 +102,6 @@ def test_long_gradients_are_multiplied_in_pieces() -> None:
         np.testing.assert_allclose(found[k].numpy(), solved(g[k], G[k], 0.5), rtol=1e-4, atol=1e-5)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 12), st.integers(0, 10**6))
 def test_complementary(n: int, seed: int) -> None:
     """z ≥ 0, M z + q ≥ 0, and one of the two is zero in every place."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 
-import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +13,6 @@ from scipy import stats
 from mdcg.results.statistics import Spread, holm, welch
 
 
-@hypothesis.settings(deadline=None)
 @given(
     st.tuples(st.integers(2, 30), st.floats(0, 100), st.floats(0.01, 30)),
     st.tuples(st.integers(2, 30), st.floats(0, 100), st.floats(0.01, 30)),
