@@ -220,7 +220,10 @@ class SavedModel:
             raise  # an unknown backbone or head says so itself
         except Exception as error:  # a header with anything in it
             reason = shown((str(error) or type(error).__name__).splitlines()[0].rstrip(":."))
-            raise MdcgError(f"{shown(path)} is not a model saved by mdcg, or is damaged ({reason}).") from error
+            why = f"is not a model saved by mdcg, or is damaged ({reason})"
+            if backbone:
+                why = f"cannot be read with the backbone '{backbone}' ({reason}); give the one that it was made with"
+            raise MdcgError(f"{shown(path)} {why}.") from error
 
 
 class NotFinite(MdcgError):

@@ -317,10 +317,9 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             named = as_labels(labels, len(pixels))
             truth = positions_of(named, place, known_only)
             return total + Evaluation.of(saved.classes, truth[truth >= 0], self.predict_proba(pixels)[truth >= 0])
-        for label, paths in files.items():
-            truth = positions_of([label], place, known_only)
-            for _, answers in self.stream(paths, reader) if truth[0] >= 0 else ():
-                total += Evaluation.of(saved.classes, np.repeat(truth, len(answers)), answers)
+        for position, paths in zip(positions_of(list(files), place, known_only), files.values(), strict=True):
+            for _, answers in self.stream(paths, reader) if position >= 0 else ():
+                total += Evaluation.of(saved.classes, np.repeat(position, len(answers)), answers)
         return total
 
     def save(self, path: Path | str, *, pixels: bool = True) -> None:
