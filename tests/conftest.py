@@ -7,11 +7,14 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sklearn.datasets
 import torch
+import typer.main
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before any kernel is defined
@@ -26,6 +29,15 @@ from tests.forked import Server
 def pytest_collection_finish() -> None:
     """What was imported stays: collecting garbage, as every group of runs does first, need not look through it."""
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _made_once() -> Iterator[None]:
+    """What every command makes anew and comes to the same: a parser of all its options, and the digits."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
+        patch.setattr(sklearn.datasets, "load_digits", cache(sklearn.datasets.load_digits))
+        yield
 
 
 @dataclass

@@ -182,12 +182,12 @@ class Process:
         return self.output.read_text("utf-8"), self.errors.read_text("utf-8")
 
 
-def killed_at(where: str, count: int) -> Callable[[], None]:
-    """To be called before a command: it then kills itself with SIGKILL at the n-th call of one function."""
-    return partial(_arm, where, count)
+def killed_at(where: str, count: int, number: int = signal.SIGKILL) -> Callable[[], None]:
+    """To be called before a command: it then sends itself this signal at the n-th call of one function."""
+    return partial(_arm, where, count, number)
 
 
-def _arm(where: str, count: int) -> None:
+def _arm(where: str, count: int, number: int) -> None:
     from mdcg import files
     from mdcg.train import loop
 
@@ -212,7 +212,7 @@ def _arm(where: str, count: int) -> None:
         if calls == count:
             if just_before:
                 just_before(*args)
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), number)
         return original(*args, **kwargs)
 
     setattr(owner, name, wrapped)
