@@ -8,12 +8,15 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
+import sklearn.datasets
 import torch
+import typer.main
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before any kernel is defined
@@ -34,6 +37,15 @@ def pytest_collection_finish() -> None:
 # How long something takes is no matter of tests: the machine may be busy.
 hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("patient")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _made_once() -> Iterator[None]:
+    """What every command makes anew and comes to the same: a parser of all its options, and the digits."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
+        patch.setattr(sklearn.datasets, "load_digits", cache(sklearn.datasets.load_digits))
+        yield
 
 
 @dataclass

@@ -21,6 +21,7 @@ from tests.conftest import Cli
 from tests.forked import Server
 
 LIST = ["run", "--scenario", "digits-3", "--method", "md-cg", "--memory", "30,60", "--seeds", "0-1", "--epochs", "2"]
+LIST += ["--batch-size", "64"]  # tasks of 20, 14 and 14 steps
 QUICK = ["--scenario", "digits-2", "--epochs", "1"]
 
 
@@ -108,17 +109,17 @@ def test_fewer_members_go_on_where_all_were(
     cli: Cli, runs: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
 ) -> None:
     """After a shortage in task 3 no half begins anew, and time is not counted twice; also for --fresh runs."""
-    steps = failing_once(monkeypatch, 70, torch.OutOfMemoryError("CUDA out of memory."))
+    steps = failing_once(monkeypatch, 38, torch.OutOfMemoryError("CUDA out of memory."))
     answer = cli(*LIST, *options, "--out", runs)
     assert answer.code == 0
     assert answer.err.count("going on with md-cg on digits-3 (2 runs) in task 3") == 2
-    assert steps[:69].count(4) > 30  # tasks 2 and 3, until the shortage
-    assert set(steps[70:]) == {2}
-    assert len(steps) < 69 + 2 * 32
+    assert steps[:37].count(4) > 15  # tasks 2 and 3, until the shortage
+    assert set(steps[38:]) == {2}
+    assert len(steps) < 37 + 2 * 16
 
 
 def test_asking_for_fewer_members_later(cli: Cli, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    failing_once(monkeypatch, 50, RuntimeError("CUDA error: unspecified launch failure"))
+    failing_once(monkeypatch, 25, RuntimeError("CUDA error: unspecified launch failure"))
     assert cli(*LIST, "--out", runs).code == 2
     answer = cli(*LIST, "--out", runs, "--members", "2")
     assert answer.code == 0

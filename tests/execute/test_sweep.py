@@ -7,7 +7,6 @@ import json
 import random
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import ClassVar
 
@@ -68,16 +67,12 @@ def test_killed_five_times(server: Server, recipe: Path, tmp_path: Path) -> None
 
 
 def test_stopped_and_told_how_to_go_on(server: Server, recipe: Path, tmp_path: Path) -> None:
-    recipe.write_text(RECIPE.replace("epochs: 1", "epochs: 3"))
     out = tmp_path / "runs"
-    process = server.start("sweep", recipe, "--out", out, "--members", 3)
-    while process.poll() is None and not list(out.glob(".groups/*/*.safetensors")):
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGINT
-    assert "Traceback" not in said
-    assert said.strip().endswith("give the same command again to go on.")
+    stop = killed_at("step", 30, signal.SIGINT)
+    stopped = server.run("sweep", recipe, "--out", out, "--members", 3, before=stop)
+    assert stopped.returncode == 128 + signal.SIGINT
+    assert "Traceback" not in stopped.stderr
+    assert stopped.stderr.strip().endswith("give the same command again to go on.")
     assert begun(mdcg.Sweep.read(recipe, out=out).context.store)
 
 
