@@ -160,8 +160,13 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Given, y: npt.ArrayLike | None = None) -> Self:
         """Forget all that was learned, and learn these images as the first task."""
-        self.__dict__.pop("saved_", None)
-        return self.learn(X, y)
+        before = self.__dict__.pop("saved_", None)
+        try:
+            return self.learn(X, y)
+        except BaseException:
+            if before is not None:
+                self.saved_ = before  # a mistake costs nothing
+            raise
 
     def partial_fit(self, X: Given, y: npt.ArrayLike | None = None, classes: npt.ArrayLike | None = None) -> Self:
         """Learn one more task, as `learn` does. If all `classes` that may ever come are told, a label must be one."""
