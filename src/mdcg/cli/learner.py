@@ -191,7 +191,7 @@ def _loaded(model: Path, backbone: str | None, device: str = "cpu") -> Learner:
 
 
 def _console() -> Console:
-    """A console for names that come from data: brackets and colons in them are no markup."""
+    """A console that takes names as they are: brackets and colons in them are no markup."""
     return Console(markup=False, emoji=False)
 
 
