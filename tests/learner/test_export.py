@@ -26,11 +26,11 @@ from mdcg.saved import SavedModel, Setup
 MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.2, 0.3)
 SIDES = {"smallconv": 8, "resnet20": 8, "resnet18": 32, "mine": 8, "flat": 8}
 EXPORTS = {"onnx": export_onnx, "pt2": export_torch}
-ALWAYS = {  # every head and every backbone once; exporting takes seconds, and the rest is slow
+ALWAYS = {  # every head once, on small networks; exporting takes seconds, and the rest is slow
     ("smallconv", "cascaded-gates"),
     ("mine", "cascaded-gates-with-own"),
-    ("resnet20", "simplex"),
-    ("resnet18", "fixed"),
+    ("flat", "simplex"),
+    ("flat", "fixed"),
     ("flat", "incremental"),
     ("flat", "single-gate"),
     ("flat", "scalar-gates"),
@@ -129,9 +129,8 @@ def combinations() -> Iterator[Any]:
             yield pytest.param(backbone, head, marks=marks)
 
 
-def test_every_head_and_backbone_is_always_tested() -> None:
+def test_every_head_is_always_tested() -> None:
     assert {head for _, head in ALWAYS} == set(HEADS.names())
-    assert {backbone for backbone, _ in ALWAYS} == set(SIDES)
 
 
 @pytest.mark.parametrize("kind", EXPORTS)

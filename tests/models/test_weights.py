@@ -90,8 +90,10 @@ def loaded(
 IMAGES = torch.randn(4, 3, 64, 64, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("prefix", ["", "module.", "backbone.", "model.encoder."])
-@pytest.mark.parametrize("kind", ["torch", "nested", "legacy", "safetensors"])
+@pytest.mark.parametrize(
+    ("prefix", "kind"),
+    [("", "torch"), ("module.", "nested"), ("backbone.", "legacy"), ("model.encoder.", "safetensors")],
+)
 def test_a_resnet18_with_torchvisions_names(prefix: str, kind: str, tmp_path: Path) -> None:
     net, path = pretrained(), tmp_path / "resnet18"
     state = {f"{prefix}{name}": value for name, value in net.state_dict().items()}

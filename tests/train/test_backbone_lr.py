@@ -153,8 +153,7 @@ def test_alone_in_company_and_resumed(method: str, backbone: str, backbone_lr: f
     check_resumed(group, together)
 
 
-@pytest.mark.parametrize("backbone_lr", [0.0, 0.004])
-@pytest.mark.parametrize("method", ["gem", "md-cg"])
+@pytest.mark.parametrize(("method", "backbone_lr"), [("gem", 0.0), ("md-cg", 0.004)])
 def test_the_path_of_graphs(method: str, backbone_lr: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """And of past tasks in one pass, as on a GPU; without one, work is not captured but done."""
     monkeypatch.setattr("mdcg.train.graph.capture", lambda work, pool: work)
