@@ -106,7 +106,7 @@ class Memory:
 
     def _all_of(self, classes: range, steps: int, size: int, rng: np.random.Generator) -> Ints:
         """Draw every image as often as places allow; those that get one more are drawn anew in each step."""
-        held = np.concatenate([self.by_class[position] for position in classes])
+        held = np.concatenate([self.by_class.get(position, np.empty(0, np.int64)) for position in classes])
         rounds, odd = divmod(size, len(held))
         all_ = np.tile(held, (steps, rounds))
         if not odd:

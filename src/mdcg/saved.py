@@ -5,7 +5,8 @@ The file is safetensors with a JSON header. Every tensor of the model has a lead
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +17,7 @@ import torch
 from pydantic import BaseModel, Field, TypeAdapter
 from torch import Tensor
 
-from mdcg.errors import MdcgError
+from mdcg.errors import MachineError, MdcgError
 from mdcg.files import shown, write_atomic
 from mdcg.memory import Exemplars
 from mdcg.methods import METHODS
@@ -24,6 +25,7 @@ from mdcg.methods.base import Passes, Value
 from mdcg.models import Model, build_model
 from mdcg.tensors import below, pack, unpack
 from mdcg.train.augment import Pixels
+from mdcg.train.device_errors import OutOfMemory, device_errors_explained
 from mdcg.train.group import Group
 from mdcg.train.precision import compute
 from mdcg.train.state import State
@@ -168,7 +170,7 @@ class SavedModel:
         pixels = Pixels.of(self.setup, where.device, next(model.parameters()).dtype)
         _, height, width = self.setup.shape
         parts = [np.empty((0, len(self.classes)))]
-        with where.settings():
+        with _shortage_explained(), where.settings():
             size = max(1, PIXELS_AT_ONCE // (height * width))
             for start in range(0, len(images), size):
                 chunk = images[start : start + size].to(where.device)
@@ -224,6 +226,15 @@ class SavedModel:
             if backbone:
                 why = f"cannot be read with the backbone '{backbone}' ({reason}); give the one that it was made with"
             raise MdcgError(f"{shown(path)} {why}.") from error
+
+
+@contextlib.contextmanager
+def _shortage_explained() -> Iterator[None]:
+    try:
+        with device_errors_explained():
+            yield
+    except OutOfMemory as error:
+        raise MachineError("the memory is too small to classify these images; try another device.") from error
 
 
 class NotFinite(MdcgError):

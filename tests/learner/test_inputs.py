@@ -417,14 +417,14 @@ def refused(one: mdcg.Learner, said: str, *labels: int) -> None:
 def test_more_classes_than_a_head_has() -> None:
     one = learner("der", most_classes=4).learn(*part(0, 1)).learn(*part(2, 3))
     refused(one, "made for at most 4 classes, and there would be 5; begin anew with most_classes=5", 4)
-    refused(one.set_params(most_classes=9), "at most 4 classes", 4)
+    refused(one.set_params(most_classes=9), "most_classes was settled by the first task", 4)
     learner(most_classes=2).learn(*part(0, 1)).learn(*part(2, 3))  # other heads grow
 
 
 def test_more_tasks_than_a_memory_is_divided_among() -> None:
     one = learner("gem", tasks=2).learn(*part(0, 1)).learn(*part(2, 3))
     refused(one, "among 2 tasks for good, and this would be one more; begin anew with tasks=3", 4)
-    refused(one.set_params(tasks=9), "among 2 tasks for good", 4)
+    refused(one.set_params(tasks=9), "tasks was settled by the first task", 4)
     assert len(learner(tasks=1).learn(*part(0, 1)).learn(*part(2, 3)).saved_.sizes) == 2  # others do not divide it
 
 
@@ -615,3 +615,49 @@ def test_a_file_is_the_same_bytes_again(tmp_path: Path) -> None:
         assert SavedModel.load(file).content() == file.read_bytes() == one.saved_.content()
         tensors, header = unpack(file.read_bytes())
         assert pack(tensors, header) == file.read_bytes()
+
+
+def noise(count: int, seed: int, shape: tuple[int, ...] = (8, 8, 1)) -> npt.NDArray[np.uint8]:
+    return np.random.default_rng(seed).integers(0, 256, (count, *shape), dtype=np.uint8)
+
+
+QUIET: dict[str, Any] = {"backbone": "smallconv", "epochs": 1, "quiet": True}
+
+
+@pytest.mark.parametrize("method", ["replay", "cumulative"])
+def test_a_folder_that_only_grows(method: str) -> None:
+    """What was held out, or is held already, comes again and is neither trained on nor held twice."""
+    first, second = noise(40, 0), noise(20, 1)
+    learner = mdcg.Learner(method, memory=20, hold_out=0.2, **QUIET).learn(first, ["a", "b"] * 20)
+    held_out = {image.numpy().tobytes() for image in learner.saved_.held_out.images}  # type: ignore[union-attr]
+    assert held_out
+    learner.learn(np.concatenate([first, second]), ["a", "b"] * 20 + ["c"] * 20)
+    kept = learner.saved_.kept
+    assert kept is not None
+    for part in (kept.memory, kept.seen):
+        pixels = [image.numpy().tobytes() for image in part.images] if part else []
+        assert len(set(pixels)) == len(pixels)
+        assert not held_out & set(pixels)
+
+
+def test_gem_with_less_memory_for_a_task_than_it_has_classes() -> None:
+    learner = mdcg.Learner("gem", memory=20, tasks=10, **QUIET).learn(noise(30, 0), ["a", "b", "c"] * 10)
+    assert learner.learn(noise(10, 1), ["d"] * 10).classes_.tolist() == ["a", "b", "c", "d"]
+
+
+def test_arrays_that_are_not_square_can_be_evaluated() -> None:
+    images, labels = noise(20, 0, (6, 9, 1)), ["a", "b"] * 10
+    learner = mdcg.Learner("naive", **QUIET).learn(images, labels)
+    assert learner.evaluate(images, labels).accuracy == pytest.approx(100 * learner.score(images, labels), abs=0.01)
+
+
+@pytest.mark.parametrize("changed", [{"normalise": "imagenet"}, {"most_classes": 7}, {"tasks": 3}, {"image_size": 32}])
+def test_what_the_first_task_has_settled(changed: dict[str, Any]) -> None:
+    learner = mdcg.Learner("naive", **QUIET).learn(noise(20, 0), ["a", "b"] * 10)
+    with pytest.raises(mdcg.MdcgError, match=f"{next(iter(changed))} was settled by the first task"):
+        learner.set_params(**changed).learn(noise(5, 1), ["c"] * 5)
+
+
+def test_rpc_has_room_for_as_many_classes_as_its_simplex() -> None:
+    learner = mdcg.Learner("rpc", memory=9, most_classes=2, **QUIET).learn(noise(20, 0), ["a", "b"] * 10)
+    assert len(learner.learn(noise(5, 1), ["c"] * 5).classes_) == 3

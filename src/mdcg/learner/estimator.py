@@ -41,7 +41,7 @@ from mdcg.learner.inputs import (
     with_channels,
 )
 from mdcg.learner.setup import Params, can_learn, check_room, params_of, resolved
-from mdcg.learner.task import Arrived, NextTask, next_task
+from mdcg.learner.task import Arrived, NextTask, next_task, without_known_images
 from mdcg.learner.training import checkpoint_folder, train
 from mdcg.methods import METHODS
 from mdcg.methods.base import Passes, Value
@@ -171,7 +171,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def partial_fit(self, X: Given, y: npt.ArrayLike | None = None, classes: npt.ArrayLike | None = None) -> Self:
         """Learn one more task, as `learn` does. If all `classes` that may ever come are told, a label must be one."""
         if classes is not None and y is not None:
-            strange = set(np.asarray(y).ravel().tolist()) - set(np.asarray(classes).ravel().tolist())
+            strange = set(as_labels(y, len(y))) - set(np.asarray(classes).ravel().tolist())  # type: ignore[arg-type]
             if strange:
                 raise InputError(f"label {min(strange, key=str)!r} is not among the classes that were said to come.")
         return self.learn(X, y)
@@ -205,6 +205,10 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_room(setup, before, len(new))
         place = {label: position for position, label in enumerate((*known, *new))}
         arrived = Arrived(pixels, np.array([place[label] for label in named], np.int64), new)
+        if before is not None:
+            arrived = without_known_images(before, arrived)
+            if left_out := len(pixels) - len(arrived.positions):
+                logger.info("%s images are known already and left out.", left_out)
         task = next_task(
             before,
             setup,
@@ -219,6 +223,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _learned(self, task: NextTask, arrived: Arrived, params: Params, save_to: Path | None) -> SavedModel:
         training, before, started = task.group.training, task.before, time.perf_counter()
+        told = params.as_json()  # before anything is trained: what a file cannot keep is refused
         logger.info(
             "learning %s from %s images: %s epochs of %s steps.",
             listing(arrived.new),
@@ -241,7 +246,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 mdcg=mdcg.__version__,
             )
             versions = (*(before.versions if before else ()), version)
-            saved = replace(saved, versions=versions, params=params.as_json())
+            saved = replace(saved, versions=versions, params=told)
             if save_to is not None:
                 saved.save(save_to)
         for position, (was, now) in lost(version, params.warn_drop).items():
@@ -316,12 +321,12 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         saved = self._known()
         place = {label: position for position, label in enumerate(saved.classes)}
         total = Evaluation.of(saved.classes, np.empty(0, np.int64), np.empty((0, len(saved.classes))))
-        files = labelled_files(images, labels, reader or self.reader())
-        if files is None:
+        if not (isinstance(images, str | Path) or is_files(images)):
             pixels = as_images(images, saved.setup.shape)
             named = as_labels(labels, len(pixels))
             truth = positions_of(named, place, known_only)
             return total + Evaluation.of(saved.classes, truth[truth >= 0], self.predict_proba(pixels)[truth >= 0])
+        files = labelled_files(images, labels, reader or self.reader())
         for position, paths in zip(positions_of(list(files), place, known_only), files.values(), strict=True):
             for _, answers in self.stream(paths, reader) if position >= 0 else ():
                 total += Evaluation.of(saved.classes, np.repeat(position, len(answers)), answers)

@@ -30,7 +30,8 @@ Given = npt.ArrayLike | Tensor | Sequence[Path | str] | Path | str
 
 def is_files(given: Any) -> TypeGuard[Sequence[Path | str]]:
     """Whether image files are named, not pixels given."""
-    return isinstance(given, list | tuple | np.ndarray) and len(given) > 0 and isinstance(given[0], str | Path)
+    sized = isinstance(given, list | tuple) or (isinstance(given, np.ndarray) and given.ndim == 1)
+    return sized and len(given) > 0 and isinstance(given[0], str | Path)
 
 
 def reader_of(setup: Setup | None, size: int | None, resize: Resize, on_error: OnError) -> ImageReader:
@@ -53,10 +54,12 @@ def read_files(
         _no_labels(labels)
         classes = reader.find_classes(given)
         images, places = reader.read_classes(classes)
-        names = as_labels(list(classes), len(classes))
+        names = [_as_label(name) for name in classes]
         return with_channels(images, shape), [names[place] for place in places]
     named = as_labels(labels, len(given))
     images, places = reader.read(given)
+    if not len(images):
+        raise InputError(f"no image can be read ({reader.summary()}); give others.")
     return with_channels(images, shape), [named[place] for place in places]
 
 
@@ -65,14 +68,14 @@ def _no_labels(labels: npt.ArrayLike | None) -> None:
         raise InputError("labels are given with a folder, whose folders are the classes; leave them out.")
 
 
-def labelled_files(given: Given, labels: npt.ArrayLike | None, reader: ImageReader) -> dict[Label, list[Path]] | None:
-    """Image files by their label, of a folder with one folder per class or of a list; None of anything else."""
+def labelled_files(
+    given: Sequence[Path | str] | Path | str, labels: npt.ArrayLike | None, reader: ImageReader
+) -> dict[Label, list[Path]]:
+    """Image files by their label, of a folder with one folder per class or of a list."""
     if isinstance(given, str | Path):
         _no_labels(labels)
         classes = reader.find_classes(given)
-        return dict(zip(as_labels(list(classes), len(classes)), classes.values(), strict=True))
-    if not is_files(given):
-        return None
+        return {_as_label(name): files for name, files in classes.items()}
     found: dict[Label, list[Path]] = {}
     for file, label in zip(given, as_labels(labels, len(given)), strict=True):
         found.setdefault(label, []).append(Path(file))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from mdcg.recipes.recipe import check_head, explain, resolve_settings
 from mdcg.saved import SavedModel, Setup
 
 FIXED = ("method", "head", "backbone", "seed")  # once something is learned
+SETTLED = ("image_size", "resize", "normalise", "most_classes", "tasks")  # likewise, of what a file keeps as given
 
 
 class Params(BaseModel):
@@ -60,7 +62,7 @@ class Params(BaseModel):
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Params:
         """Check what a `Learner` was given, or say what is wrong with it."""
-        plain = {key: value.item() if isinstance(value, np.generic) else value for key, value in given.items()}
+        plain = {key: _plain(value) for key, value in given.items()}
         try:
             return cls(**plain)
         except ValidationError as error:
@@ -124,10 +126,24 @@ def resolved(params: Params, before: SavedModel | None, images: Tensor) -> Setup
                 f"what has begun with {name} {value:g} cannot go on with {head_settings[name]:g}, a setting of the "
                 f"head; leave {name} as it was, or begin anew."
             )
+    _refuse_changes(params, before)
     keep = {
         name: getattr(was, name) for name in ("backbone", "head_settings", "outputs", "shape", "mean", "std", "tasks")
     }
     return replace(found, **keep)
+
+
+def _refuse_changes(params: Params, before: SavedModel) -> None:
+    """Refuse other values of what was settled by the first task."""
+    settled, given = json.loads(json.dumps(params_of(before))), params.as_json()
+    for name in SETTLED:
+        if name == "image_size" and given[name] in (None, before.setup.shape[1]):
+            continue
+        if name in settled and given[name] != settled[name]:
+            raise MdcgError(
+                f"{name} was settled by the first task ({settled[name]}) and cannot become {given[name]}; leave it as "
+                "it was, or begin anew."
+            )
 
 
 def params_of(saved: SavedModel) -> dict[str, Any]:
@@ -167,10 +183,11 @@ def check_room(setup: Setup, before: SavedModel | None, new: int) -> None:
             f"a memory of {setup.memory} cannot hold one image of each of {classes} classes; give memory={classes} or "
             "more."
         )
-    if not HEADS[setup.head].grows and setup.outputs < classes:
+    most = HEADS[setup.head].capacity(setup.outputs)
+    if most is not None and most < classes:
         raise MdcgError(
-            f"the head was made for at most {setup.outputs} classes, and there would be {classes}; begin anew with "
-            f"most_classes={classes} or more."
+            f"the head was made for at most {most} classes, and there would be {classes}; begin anew with "
+            f"most_classes={classes} or more, or with another head."
         )
     if before and before.kept and kind(**setup.hyperparameters).second_memory_size() and before.kept.second is None:
         raise MdcgError(f"{setup.method} has begun without a second memory, and cannot go on with one; begin anew.")
@@ -197,3 +214,10 @@ def can_learn(saved: SavedModel) -> None:
         reason = "it was saved without the images of its memory; save it with them"
     if reason:
         raise MdcgError(f"this model can classify images but learn no more: {reason}.")
+
+
+def _plain(value: Any) -> Any:
+    """A value without numpy's kinds of numbers, which neither pydantic nor JSON take."""
+    if isinstance(value, Mapping):
+        return {key: _plain(own) for key, own in value.items()}
+    return value.item() if isinstance(value, np.generic) else value

@@ -88,7 +88,7 @@ def evaluation_table(now: Evaluation, then: Evaluation | None, saved: SavedModel
         mistake = now.most_taken_for(position)
         other = f"{_name(mistake[0])} ({mistake[1]})" if mistake else ""
         table.add_row(_name(name), str(now.images[position]), _percent(found), *changed, other)
-    changed = [_percent(then.accuracy), ""] if then else []
+    changed = [_percent(then.accuracy) if then.classes == now.classes else "", ""] if then else []
     table.add_row("all images", str(sum(now.images)), _percent(now.accuracy), *changed, "", style="bold")
     if then is None and len(saved.versions) > 1 and (fell := _fell(saved)):
         table.caption = f"on the images held out by 'learn', since the version before: {fell}"
@@ -123,7 +123,7 @@ def evaluation_json(now: Evaluation, then: Evaluation | None) -> dict[str, Any]:
     ]
     return {
         "accuracy": now.accuracy,
-        **({"before": then.accuracy} if then else {}),
+        **({"before": then.accuracy} if then and then.classes == now.classes else {}),
         "classes": classes,
         "confusion": now.confusion.tolist(),
     }

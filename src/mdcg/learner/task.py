@@ -146,6 +146,18 @@ def next_task(
     )
 
 
+def without_known_images(before: SavedModel, arrived: Arrived) -> Arrived:
+    """What has arrived, less the images that the classifier has already: in its memory, or held out.
+
+    A folder that only grows brings them again; what is held out must not be trained on, nor anything held twice.
+    """
+    kept = [_past_images(before), *([before.held_out] if before.held_out else [])]
+    known = {image.numpy().tobytes() for part in kept for image in part.images}
+    again = arrived.positions < len(before.classes)
+    fresh = [not (seen and image.numpy().tobytes() in known) for seen, image in zip(again, arrived.images, strict=True)]
+    return arrived.of(np.flatnonzero(fresh))
+
+
 def enough_epochs(steps: int) -> int:
     """Epochs of so many steps: the paper's 20, or more where these are too few steps to learn anything.
 

@@ -7,12 +7,15 @@ import hashlib
 import logging
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from mdcg.errors import MdcgError
 from mdcg.files import locked, remove_partial
 from mdcg.learner.inputs import listing
 from mdcg.learner.task import NextTask
+from mdcg.methods import METHODS
+from mdcg.runs.fingerprint import fingerprint
 from mdcg.saved import NotFinite, SavedModel
 from mdcg.train.checkpoint import Checkpoints
 from mdcg.train.device_errors import OutOfMemory, device_errors_explained
@@ -90,12 +93,15 @@ def _digest(task: NextTask, compute: Compute) -> str:
     """A name for this very task: other images, or another classifier to begin with, make another one."""
     group, dataset, digest = task.group, task.group.dataset, hashlib.blake2b(digest_size=16)
     pixels = dataset.mean, dataset.std, dataset.padding, dataset.flip
-    for part in (group.training, group.members, task.classes, pixels, compute.precision):
+    training = group.training
+    method = next(name for name in METHODS.names() if METHODS[name] is type(group.method))
+    code = fingerprint(method, training.head, training.backbone, dataset.shape[0])  # of users' own
+    for part in (training, group.members, task.classes, pixels, compute.precision, code):
         digest.update(repr(part).encode())
     digest.update(dataset.train.images.contiguous().numpy().data)
     digest.update(dataset.train.labels.data)
     if task.before is not None:
-        digest.update(task.before.content())
+        digest.update(replace(task.before, versions=(), params={}).content())  # when it was taught is no matter
     return digest.hexdigest()
 
 

@@ -37,6 +37,11 @@ class Head(nn.Module):
         self.total = 0  # classes there will be in the end, where that is known
         self.classifier = Linear(members, features)
 
+    @classmethod
+    def capacity(cls, total: int) -> int | None:
+        """Classes that it can hold at most, made for `total` from the start; None: as many as come."""
+        return None if cls.grows else total
+
     @property
     def classes(self) -> int:
         """The number of classes learned so far; theirs are the first logits."""
@@ -154,6 +159,10 @@ class Simplex(Head):
     summary: ClassVar[str] = "fixed classifiers, the 1,001 corners of a simplex, on a learned projection (RPC)"
     grows: ClassVar[bool] = False
     dimensions: ClassVar[int] = 1000
+
+    @classmethod
+    def capacity(cls, total: int) -> int:
+        return cls.dimensions + 1
 
     def grow(self, classes: int, head_rngs: Rngs, gate_rngs: Rngs) -> None:
         if not self.sizes:

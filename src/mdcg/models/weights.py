@@ -128,7 +128,10 @@ def _matched(tensors: Mapping[str, Tensor], backbone: nn.Module, path: Path) -> 
 def _prefixes(tensors: Mapping[str, Tensor], names: Names) -> list[str]:
     """All below which the first of these names is found, the shortest first; and none."""
     first = next(iter(names), "")
-    return sorted({"", *(name.removesuffix(first) for name in tensors if name.endswith(f".{first}"))}, key=len)
+    return sorted(
+        {"", *(name.removesuffix(first) for name in tensors if name.endswith(f".{first}"))},
+        key=lambda prefix: (len(prefix), prefix),
+    )
 
 
 def _namings(backbone: nn.Module) -> Iterator[Names]:
