@@ -21,6 +21,7 @@ from tests.docs.test_adding_a_method import another_environment
 GUIDE = Path(__file__).parents[2] / "docs" / "adding-a-dataset.md"
 
 
+@pytest.mark.slow  # it installs a package, as the guide to methods does
 def test_the_guide(tmp_path: Path) -> None:
     text = GUIDE.read_text("utf-8")
     for name, content in re.findall(r"`([\w./-]+)`:\n\n```\w+\n(.*?)```", text, re.S):
