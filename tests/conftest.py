@@ -118,6 +118,7 @@ def published_settings(method: str) -> dict[str, Any]:
 RECIPE = """
 scenario: digits-2
 epochs: 1
+batch_size: 128
 seeds: 0-2
 axes:
   method: [replay, md-cg]

@@ -22,7 +22,7 @@ from tests.conftest import Answer, Cli
 from tests.data.conftest import save_image
 from tests.forked import Server, as_nobody
 
-QUICK = ["--scenario", "digits-2", "--epochs", "1"]
+QUICK = ["--scenario", "digits-2", "--epochs", "1", "--batch-size", "128"]
 
 
 def test_json_is_the_promised_object(cli: Cli, runs: Path) -> None:

@@ -66,8 +66,10 @@ def test_the_caption_counts(tmp_path: Path) -> None:
     assert "test images" not in said  # they may be held out
 
 
-@pytest.mark.parametrize("tasks", [2, 5, 10, 20])
-@pytest.mark.parametrize(("memories", "seeds"), [((500,), 1), ((500,), 3), ((200, 500, 2000), 3)])
+@pytest.mark.parametrize(
+    ("memories", "seeds", "tasks"),
+    [((500,), 1, 2), ((500,), 1, 20), ((500,), 3, 10), ((200, 500, 2000), 3, 5), ((200, 500, 2000), 3, 20)],
+)
 def test_any_runs_can_be_drawn(memories: tuple[int, ...], seeds: int, tasks: int, tmp_path: Path) -> None:
     runs = [run_of(seed, tmp_path, memory, tasks, seed) for memory in memories for seed in range(seeds)]
     picture = drawn(Gates(), Gates().numbers(runs))

@@ -96,7 +96,21 @@ def edit(path: Path, old: str, new: str) -> None:
 
 def asked(server: Server, package: Path, runs: Path, *more: str) -> subprocess.CompletedProcess[str]:
     """In a new process."""
-    words = ["run", "--scenario", "digits-2", "--epochs", "1", "--seeds", "0-1", "--out", runs, "--json", *more]
+    words = [
+        "run",
+        "--scenario",
+        "digits-2",
+        "--epochs",
+        "1",
+        "--batch-size",
+        "128",
+        "--seeds",
+        "0-1",
+        "--out",
+        runs,
+        "--json",
+        *more,
+    ]
     done = server.run(*words, before=functools.partial(with_packages_of, package))
     assert done.returncode == 0, done.stderr
     return done

@@ -142,7 +142,14 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import mdcg
 
     out = tmp_path_factory.mktemp("several")
-    asked: dict[str, Any] = {"scenario": "digits-2", "epochs": 1, "seeds": range(2), "out": out, "quiet": True}
+    asked: dict[str, Any] = {
+        "scenario": "digits-2",
+        "epochs": 1,
+        "batch_size": 128,
+        "seeds": range(2),
+        "out": out,
+        "quiet": True,
+    }
     mdcg.run(method="naive", **asked)
     mdcg.run(method="md-cg", memory=20, set={"lam": 0.4}, **asked)
     mdcg.run(method="er-ace", memory=40, **asked)

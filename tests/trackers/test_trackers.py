@@ -24,9 +24,15 @@ from tests.conftest import Cli
 from tests.execute.test_resume import outcome
 
 EPOCHS, TASKS = 3, 2
-ASKED: dict[str, Any] = {"scenario": "digits-2", "method": "md-cg", "epochs": EPOCHS, "evaluate_every": 2}
+ASKED: dict[str, Any] = {
+    "scenario": "digits-2",
+    "method": "md-cg",
+    "epochs": EPOCHS,
+    "batch_size": 128,
+    "evaluate_every": 2,
+}
 ASKED |= {"batch_size": 128}
-WORDS = ["run", "--scenario", "digits-2", "--method", "md-cg", "--memory", 20, "--epochs", EPOCHS]
+WORDS = ["run", "--scenario", "digits-2", "--method", "md-cg", "--memory", 20, "--epochs", EPOCHS, "--batch-size", 128]
 WORDS += ["--evaluate-every", 2, "--batch-size", 128, "--seeds", "0-1"]
 
 

@@ -95,22 +95,18 @@ def test_as_many_members_as_fit(method: str) -> None:
     assert members_that_fit(group, machine, Fake(100)) == 1
 
 
-@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("fp64", 1e-10)])
 @pytest.mark.parametrize("method", METHODS.names())
-def test_grouped_kernels_agree_to_rounding(
-    method: str, precision: str, tolerance: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All members in one kernel, as on a GPU. Rounding grows with every step: in float32 a short run must do."""
+def test_grouped_kernels_agree_to_rounding(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All members in one kernel, as on a GPU; in float64, where rounding has not grown much by the end of a run."""
     members, dataset = three_members(method), toy_dataset(COUNTS)
-    brief: dict[str, Any] = {"epochs": 1, "lr": 0.005 if precision == "fp32" else 0.05}
-    alone = [trained(toy_group(dataset, method, [member], **brief), precision) for member in members]
+    alone = [trained(toy_group(dataset, method, [member], epochs=1), "fp64") for member in members]
     monkeypatch.setattr(Model, "logits", Model.forward)
     monkeypatch.setattr("mdcg.train.past_tasks.together", lambda model, compute: True)  # past tasks too
-    together = trained(toy_group(dataset, method, members, **brief), precision)
+    together = trained(toy_group(dataset, method, members, epochs=1), "fp64")
     for k, single in enumerate(alone):
         assert (single.correct[0] == together.correct[k]).all()
         for name, value in single.model.state_dict().items():
-            torch.testing.assert_close(together.model.state_dict()[name][k], value[0], rtol=0, atol=tolerance)
+            torch.testing.assert_close(together.model.state_dict()[name][k], value[0], rtol=0, atol=1e-10)
 
 
 def test_members_take_different_numbers_of_steps() -> None:

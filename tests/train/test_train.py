@@ -34,7 +34,6 @@ from mdcg.train.signals import Stopped
 from tests.conftest import published_settings, toy_dataset, toy_group
 
 CPU64 = Compute(torch.device("cpu"), "fp64")
-TWO_PASSES = ("ss-il", "ld")  # as published: passes of unequal size, batches drawn once, a second memory
 
 
 def test_views_are_crops_flips_and_normalisation() -> None:
@@ -167,7 +166,7 @@ def test_a_run_equals_a_plain_loop() -> None:
         torch.testing.assert_close(value, model.state_dict()[name], rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("method", ["md-cg", "der", "gem", "gdumb", *TWO_PASSES])
+@pytest.mark.parametrize("method", ["md-cg", "gem", "gdumb", "ld"])
 def test_the_path_of_graphs_gives_the_same_bits(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several steps per replay, counted on the device, with draws in fixed buffers and members that rest.
 
@@ -177,7 +176,8 @@ def test_the_path_of_graphs_gives_the_same_bits(method: str, monkeypatch: pytest
         monkeypatch.setattr("mdcg.train.graph.capture", lambda work, pool: work)
         monkeypatch.setattr("mdcg.train.past_tasks.together", lambda model, compute: True)
     sizes = (60, 60) if method == "gem" else (70, 120)
-    settings, passes = (published_settings(method), "separate") if method in TWO_PASSES else ({}, "joint")
+    # LD as published: passes of unequal size, and a second memory
+    settings, passes = (published_settings(method), "separate") if method == "ld" else ({}, "joint")
     members = [(seed, size, settings) for seed, size in enumerate(sizes)]
     group = toy_group(toy_dataset([70, 95, 60, 90, 80, 75]), method, members, passes=passes)
     machine = Compute(torch.device("cuda" if torch.cuda.is_available() else "cpu"), "fp64")
@@ -243,10 +243,11 @@ def test_a_loss_that_is_not_finite_is_said() -> None:
     assert state.task == 0  # nothing is gained by going on
 
 
-@pytest.mark.parametrize("method", ["naive", "replay", "md-cg", *TWO_PASSES])
+@pytest.mark.parametrize("method", ["md-cg", "ld"])
 def test_stopped_at_any_step(method: str) -> None:
     """Stopped in the middle of an epoch, saved, and gone on with: the same bits as if nothing had happened."""
-    settings, passes = (published_settings(method), "separate") if method in TWO_PASSES else ({}, "joint")
+    # LD as published: passes of unequal size, and a second memory
+    settings, passes = (published_settings(method), "separate") if method == "ld" else ({}, "joint")
     members = [(0, 9, settings), (1, 12, settings)]
     group = toy_group(toy_dataset([20, 33, 25, 20]), method, members, tasks=2, passes=passes)
     machine = compute("cpu", "fp32")
