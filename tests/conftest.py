@@ -26,6 +26,7 @@ from mdcg.methods import METHODS
 from mdcg.testing import toy_dataset as toy_dataset
 from mdcg.testing import toy_group as toy_group
 from mdcg.train import display
+from tests import digits
 from tests.forked import Server
 
 
@@ -41,11 +42,17 @@ hypothesis.settings.load_profile("patient")
 
 @pytest.fixture(scope="session", autouse=True)
 def _made_once() -> Iterator[None]:
-    """What every command makes anew and comes to the same: a parser of all its options, and the digits."""
+    """What every command makes anew and comes to the same: a parser of all its options, and the digits, if not all."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
-        patch.setattr(sklearn.datasets, "load_digits", cache(sklearn.datasets.load_digits))
+        patch.setattr(sklearn.datasets, "load_digits", digits.some)
         yield
+
+
+@pytest.fixture
+def all_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of how well something is learned, and of the digits themselves."""
+    monkeypatch.setattr(sklearn.datasets, "load_digits", digits.all_of_them)
 
 
 @dataclass
@@ -118,7 +125,7 @@ def published_settings(method: str) -> dict[str, Any]:
 RECIPE = """
 scenario: digits-2
 epochs: 1
-batch_size: 128
+batch_size: 42
 seeds: 0-2
 axes:
   method: [replay, md-cg]

@@ -1,8 +1,9 @@
 """`python -m mdcg` without its seconds of imports: a server that has imported everything forks a process per command.
 
 Each command is a process of its own, with its own arguments, variables, folder and output, that can be sent signals.
-What it shares with the others is what the server did before: imports, nothing else. What it does not show is how Python
-itself starts and ends, and how it writes text: for that, start `python -m mdcg`.
+What it shares with the others is what the server did before: imports, and that it finds a part of the digits only
+(`tests/digits.py`). What it does not show is how Python itself starts and ends, and how it writes text: for that, start
+`python -m mdcg`.
 """
 
 from __future__ import annotations
@@ -82,12 +83,12 @@ WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 def serve(connection: Connection) -> None:
     """Fork a process for each command, and say how each pid that is asked about has ended."""
-    import sklearn.datasets  # noqa: F401 (as the commands do when they are at it)
-
     import mdcg.api
     import mdcg.cli
     import mdcg.report.terminal  # noqa: F401
+    from tests import digits
 
+    digits.take_some()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which then close the connection
     gc.freeze()  # or every child's first collection would copy all that was imported
     while True:

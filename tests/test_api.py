@@ -102,6 +102,7 @@ def test_mistakes_in_python() -> None:
         mdcg.run(scenario="digits-2", method="naive, replay", memory=30)
 
 
+@pytest.mark.usefixtures("all_digits")
 def test_methods_learn(tmp_path: Path) -> None:
     """On digits in five tasks: naive forgets nearly everything, MD-CG keeps most, cumulative is the upper bound."""
     accuracy = {

@@ -33,6 +33,7 @@ def flat_net(channels: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64 * channels, 16), nn.ReLU())
 
 
+@pytest.mark.usefixtures("all_digits")
 def test_by_registration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(METHODS, "_known", dict(METHODS._known))
     monkeypatch.setattr(BACKBONES, "_known", dict(BACKBONES._known))

@@ -167,6 +167,7 @@ def test_help_does_not_wait_for_torch() -> None:
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 
+@pytest.mark.usefixtures("all_digits")
 def test_data_commands(cli: Cli) -> None:
     assert "1,797 images" in cli("data", "verify", "digits").out
     assert "1,438 training and 359 test images of 10 classes, ready" in cli("data", "get", "digits").out

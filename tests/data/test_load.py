@@ -14,6 +14,7 @@ from mdcg.data import load
 from mdcg.errors import MdcgError
 
 
+@pytest.mark.usefixtures("all_digits")
 def test_digits() -> None:
     digits = load("digits")
     assert len(digits.train) + len(digits.test) == 1797

@@ -13,6 +13,7 @@ from mdcg.methods import METHODS
 README = Path(__file__).parents[2] / "README.md"
 
 
+@pytest.mark.usefixtures("all_digits")
 def test_the_method_in_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (code,) = [block for block in re.findall(r"```python\n(.*?)```", README.read_text(), re.S) if "@METHODS" in block]
     monkeypatch.setattr(METHODS, "_known", dict(METHODS._known))

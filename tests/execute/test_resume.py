@@ -22,7 +22,7 @@ from tests.forked import Server, killed_at
 
 COMMAND = [
     *("run", "--scenario", "digits-3", "--method", "md-cg", "--memory", "40"),
-    *("--seeds", "0-1", "--epochs", "2", "--batch-size", "64", "--set", "lam=0.5"),
+    *("--seeds", "0-1", "--epochs", "2", "--batch-size", "21", "--set", "lam=0.5"),
 ]  # tasks of 20, 14 and 14 steps
 
 Start = Callable[..., subprocess.CompletedProcess[str]]
@@ -50,9 +50,12 @@ def outcome(out: Path) -> dict[str, tuple[object, bytes]]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object, bytes]]:
-    """By `python -m mdcg` itself: the processes of the tests are forked, and must come to the same."""
+    """By a process of its own: those of the tests are forked, and must come to the same."""
     out = tmp_path_factory.mktemp("undisturbed")
-    subprocess.run([sys.executable, "-m", "mdcg", *COMMAND, "--out", str(out)], capture_output=True, check=True)
+    started = (
+        "import runpy; from tests import digits; digits.take_some(); runpy.run_module('mdcg', run_name='__main__')"
+    )
+    subprocess.run([sys.executable, "-c", started, *COMMAND, "--out", str(out)], capture_output=True, check=True)
     done = outcome(out)
     assert len(done) == 2
     return done
@@ -85,8 +88,8 @@ def test_killed_again_and_again(start: Start, tmp_path: Path, undisturbed: dict[
 
 def test_what_a_method_keeps_outlives_a_kill(start: Start, tmp_path: Path) -> None:
     """Kept logits, shares of the memory, a memory that is filled first, and a teacher, in tasks 2 and 3."""
-    words = ["compare", "--scenario", "digits-3", "--methods", "der,gem,gdumb,ss-il", "--memory", "150"]
-    words += ["--seeds", "0-1", "--epochs", "2"]
+    words = ["compare", "--scenario", "digits-3", "--methods", "der,gem,gdumb,ss-il", "--memory", "55"]
+    words += ["--seeds", "0-1", "--epochs", "2", "--batch-size", "11"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert start(whole, words=words).returncode == 0
     # Tasks take 36, 28 and 28 steps, those of GDumb 10; a start goes on with the epoch that was killed.

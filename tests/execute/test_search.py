@@ -53,6 +53,7 @@ def poisoned(name: str, data: Path | None = None, image_size: int | None = None)
     return replace(dataset, test=test)
 
 
+@pytest.mark.usefixtures("all_digits")
 def test_the_test_images_are_never_looked_at(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = json.loads(cli(*WORDS, "--json", "--out", "honest").out)
     asked: dict[str, Any] = {"scenario": "digits-2", "method": "md", "memory": 40, "epochs": 1, "quiet": True}

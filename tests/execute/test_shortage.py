@@ -21,7 +21,7 @@ from tests.conftest import Cli
 from tests.forked import Server
 
 LIST = ["run", "--scenario", "digits-3", "--method", "md-cg", "--memory", "30,60", "--seeds", "0-1", "--epochs", "2"]
-LIST += ["--batch-size", "64"]  # tasks of 20, 14 and 14 steps
+LIST += ["--batch-size", "21"]  # tasks of 20, 14 and 14 steps
 QUICK = ["--scenario", "digits-2", "--epochs", "1", "--batch-size", "128"]
 
 

@@ -170,6 +170,7 @@ def test_gem(together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     plain.equals(trained(group))
 
 
+@pytest.mark.usefixtures("all_digits")
 def test_runs_that_share_a_group_part_with_what_they_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """DER stopped in task 3 and gone on with one run at a time: each takes its own logits along."""
     words: dict[str, Any] = {"scenario": "digits-3", "method": "der", "memory": [20, 60], "epochs": 1, "quiet": True}

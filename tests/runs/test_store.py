@@ -133,6 +133,7 @@ def test_a_gpu_of_format_1() -> None:
     assert (said.device, said.hardware.gpu, said.versions.torch) == ("NVIDIA H200", "NVIDIA H200", "2.6.0")
 
 
+@pytest.mark.usefixtures("all_digits")
 def test_a_run_of_format_1_counts_as_finished(cli: Cli, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(FORMAT_1, runs / FORMAT_1.name)
     monkeypatch.setattr(Trainer, "train", lambda *told: pytest.fail("trained again"))
