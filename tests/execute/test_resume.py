@@ -86,6 +86,7 @@ def test_killed_again_and_again(start: Start, tmp_path: Path, undisturbed: dict[
     assert not list((tmp_path / ".groups").iterdir())
 
 
+@pytest.mark.slow  # `check_method` has every method stopped and resumed, in one process
 def test_what_a_method_keeps_outlives_a_kill(start: Start, tmp_path: Path) -> None:
     """Kept logits, shares of the memory, a memory that is filled first, and a teacher, in tasks 2 and 3."""
     words = ["compare", "--scenario", "digits-3", "--methods", "der,gem,gdumb,ss-il", "--memory", "55"]

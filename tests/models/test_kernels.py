@@ -75,7 +75,7 @@ def test_a_weight_gradient_in_few_parts(monkeypatch: pytest.MonkeyPatch) -> None
     usual = tiles.weight_tile
     monkeypatch.setattr("mdcg.models.kernels.layer.weight_tile", lambda *shape: usual(*shape)._replace(programs=2))
     fused, plain = resnet(1, 3, torch.float32, blocks=1), resnet(1, 3, torch.float64, blocks=1)
-    x = torch.randn(1, 9, 3, 10, 10, device=DEVICE)
+    x = torch.randn(1, 9, 3, 8, 8, device=DEVICE)
     with kernels.use(True):
         features = fused(x)
     towards = torch.randn_like(features)
