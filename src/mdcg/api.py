@@ -23,19 +23,27 @@ from mdcg.methods.base import Passes, Preset, Value
 from mdcg.metrics import Matrix
 from mdcg.models import Given
 from mdcg.recipes.document import written
+from mdcg.report.notebook import as_html, one_line
 from mdcg.results.settings import Setting, of_sweep
 from mdcg.runs.record import Record
 from mdcg.runs.store import MODEL, archive_of
 from mdcg.trackers import Tracker
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """The runs of one setting: arrays have one row per seed, accuracies are in percent."""
 
     setting: Setting
     out: Path  # the folder of runs
     dataset: Dataset
+
+    def __repr__(self) -> str:
+        return f"<Result: {one_line(self.setting)}>"
+
+    def _repr_html_(self) -> str:
+        """The result as a notebook shows it."""
+        return as_html(self.setting)
 
     @property
     def records(self) -> list[Record]:

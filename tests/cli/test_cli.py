@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -160,6 +161,8 @@ def test_help_reads_well(cli: Cli, words: list[str]) -> None:
     assert answer.code == 0
     assert "Usage: mdcg" in answer.out
     assert "Traceback" not in answer.out
+    assert "..." not in re.sub(r"(ARGS|[A-Z]\]?)\.\.\.", "", answer.out)  # no sentence is cut
+    assert not re.search(r"<(int|float|str|path|list)|\[str\]", answer.out)  # nor a type of Python's there
 
 
 def test_help_does_not_wait_for_torch() -> None:

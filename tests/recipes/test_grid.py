@@ -11,12 +11,10 @@ import yaml
 import mdcg
 from mdcg import paper
 from mdcg.methods.base import METHODS
-from mdcg.recipes.document import read_document
+from mdcg.recipes.document import read_document, shipped_recipes
 from mdcg.recipes.grid import expand
 from mdcg.scenario import parse
 from tests.conftest import RECIPE, Cli
-
-RECIPES = Path(__file__).parents[2] / "recipes"
 
 
 def keys(path: Path, **given: object) -> list[tuple[object, ...]]:
@@ -115,7 +113,7 @@ def test_only_some(recipe: Path, tmp_path: Path) -> None:
         left(method=["md-gc"])
 
 
-@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", shipped_recipes().values(), ids=lambda path: path.stem)
 def test_our_recipes(path: Path) -> None:
     """Each table's recipe means the table's cells, and the paper's hyperparameters for each."""
     found = expand(read_document(path))
@@ -231,3 +229,21 @@ def test_bad_recipes(cli: Cli, tmp_path: Path, text: str, told: str) -> None:
     assert told in sentence
     assert str(recipe) in sentence
     assert not (tmp_path / "runs").exists()
+
+
+def test_recipes_that_come_along(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By name, from any folder; a file of that name comes first."""
+    monkeypatch.chdir(tmp_path)
+    assert read_document("quick").content["scenario"] == "digits-5"
+    listed = cli("list", "recipes").out
+    assert all(name in listed for name in shipped_recipes())
+    assert "A first look on handwritten digits" in listed
+    (tmp_path / "quick").write_text("scenario: digits-2\n")
+    assert read_document("quick").content["scenario"] == "digits-2"
+    for asked, said in {
+        "quik": "unknown recipe 'quik'; did you mean 'quick'?",
+        "recipes/table1-c10-5.yaml": "there is no file recipes/table1-c10-5.yaml; for the recipe that comes with mdcg",
+        "mine.yaml": "cannot read recipe mine.yaml: No such file",
+        "my/own": "cannot read recipe my/own: No such file",
+    }.items():
+        assert said in cli("sweep", asked).sentence()

@@ -15,8 +15,8 @@ from mdcg.errors import unknown
 
 @app.command()
 def show(
-    run: Annotated[str, typer.Argument(help="A run's folder, or its name in --out.")],
-    out: Annotated[Path, typer.Option(help="Folder of runs.")] = Path("runs"),
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or its name in --out.")],
+    out: Annotated[Path, typer.Option(metavar="PATH", help="Folder of runs.")] = Path("runs"),
 ) -> None:
     """Show one finished run: R as a coloured matrix, metrics, settings."""
     from mdcg.report.terminal import run_panel
@@ -29,7 +29,9 @@ def show(
 
 @app.command(name="list")
 def list_(
-    what: Annotated[str, typer.Argument(help="methods, scenarios, datasets, backbones, heads or probes")],
+    what: Annotated[
+        str, typer.Argument(metavar="WHAT", help="methods, scenarios, datasets, backbones, heads, probes or recipes")
+    ],
 ) -> None:
     """List what can be asked for by name."""
     if what not in LISTS:
@@ -87,6 +89,12 @@ def _list_probes() -> list[tuple[str, str]]:
     return [(name, PROBES[name].summary()) for name in PROBES.names()]
 
 
+def _list_recipes() -> list[tuple[str, str]]:
+    from mdcg.recipes.document import shipped_recipes, summary_of
+
+    return [(name, summary_of(path)) for name, path in shipped_recipes().items()]
+
+
 LISTS = {
     "methods": _list_methods,
     "scenarios": _list_scenarios,
@@ -94,4 +102,5 @@ LISTS = {
     "backbones": _list_backbones,
     "heads": _list_heads,
     "probes": _list_probes,
+    "recipes": _list_recipes,
 }

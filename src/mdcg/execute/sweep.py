@@ -29,12 +29,12 @@ from mdcg.trackers import Tracker, TrackerSet
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sweep:
     """All runs of a grid: plan them, run them, look at them.
 
     >>> import tempfile
-    >>> sweep = Sweep.read("recipes/quick.yaml", only={"method": ["naive"]}, out=tempfile.mkdtemp())
+    >>> sweep = Sweep.read("quick", only={"method": ["naive"]}, out=tempfile.mkdtemp())
     >>> len(sweep.plan().jobs)
     1
     """
@@ -43,10 +43,13 @@ class Sweep:
     context: Context
     title: str
 
+    def __repr__(self) -> str:
+        return f"<Sweep: {self.title}, {len(self.cells)} settings, {len(self.specs)} runs, in {self.context.out}>"
+
     @classmethod
     def read(cls, recipe: Path | str, **how: Any) -> Sweep:
-        """The sweep of a YAML file; `how` are the keywords of `of`."""
-        document = read_document(Path(recipe))
+        """The sweep of a YAML file, or of a recipe that comes with mdcg; `how` are the keywords of `of`."""
+        document = read_document(recipe)
         made = cls.of(document, **how)
         return made if "title" in document.content else replace(made, title=Path(recipe).stem)
 

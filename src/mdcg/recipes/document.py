@@ -9,8 +9,9 @@ from typing import Any
 
 import yaml
 
-from mdcg.errors import MdcgError
+from mdcg.errors import MdcgError, unknown
 
+SHIPPED = Path(__file__).parent / "shipped"
 OLDER_NAMES = {"rate": "lr"}  # of keys, which recipes may still have
 Place = tuple[str | int, ...]  # keys and list indices, from the top
 
@@ -49,8 +50,37 @@ def written(keys: Mapping[str, Any]) -> Document:
     return Document({key_name(key): value for key, value in keys.items() if value is not None})
 
 
-def read_document(path: Path) -> Document:
-    """Read the keys of a YAML recipe. They are text, whatever YAML would make of them."""
+def shipped_recipes() -> dict[str, Path]:
+    """The recipes that come with mdcg, by name.
+
+    >>> sorted(shipped_recipes())[:3]
+    ['quick', 'table1-c10-5', 'table1-c100-10']
+    """
+    return {path.stem: path for path in sorted(SHIPPED.glob("*.yaml"))}
+
+
+def summary_of(recipe: Path) -> str:
+    """The comment that a recipe begins with."""
+    return recipe.read_text("utf-8").partition("\n")[0].removeprefix("#").strip()
+
+
+def find_recipe(asked: Path | str) -> Path:
+    """The file of a recipe: any file, or by its name one that comes with mdcg. A file of that name comes first."""
+    path, shipped = Path(asked), shipped_recipes()
+    if path.exists():
+        return path
+    if str(path) in shipped:
+        return shipped[str(path)]
+    if path.stem in shipped:
+        raise MdcgError(f"there is no file {path}; for the recipe that comes with mdcg write {path.stem}.")
+    if path.suffix or len(path.parts) > 1:
+        return path  # to be told of as any file that is missing
+    raise unknown("recipe", str(path), shipped)
+
+
+def read_document(asked: Path | str) -> Document:
+    """Read the keys of a YAML recipe, see `find_recipe`. They are text, whatever YAML would make of them."""
+    path = find_recipe(asked)
     document = Document({}, path)
     try:
         loader = yaml.SafeLoader(path.read_text("utf-8"))
