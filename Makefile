@@ -1,4 +1,4 @@
-# make demo: a first look, on data that comes along.   make test: lint, types, tests.
+# make demo: a first look, on data that comes along.   make test: lint, types, tests.   make dist: wheel and source.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -9,7 +9,7 @@ INSTALL := $(BIN)/pip install --no-compile --quiet --disable-pip-version-check -
 # Byte code is made of what is imported, when it first is; pip would make it of all that is installed.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint dist clean
 
 demo: $(READY)
 	$(BIN)/mdcg compare --scenario digits-5 --methods naive,replay,md-cg --memory 100 --seeds 0-4 \
@@ -25,6 +25,10 @@ lint: $(DEV)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Wheel and source, into dist/.
+dist: $(DEV)
+	$(BIN)/python -m hatchling build
+
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mdcg needs Python 3.11 or newer; say for instance: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
@@ -36,4 +40,4 @@ $(DEV): $(READY)
 	touch $(DEV)
 
 clean:
-	rm -rf $(VENV) demo-runs report.html report
+	rm -rf $(VENV) dist demo-runs report.html report

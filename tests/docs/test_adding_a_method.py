@@ -31,12 +31,18 @@ def another_environment(folder: Path) -> dict[str, str]:
     }
 
 
-def test_the_guide(tmp_path: Path) -> None:
+def write_package(folder: Path) -> str:
+    """Write the files of the guide's package, and return its text."""
     text = GUIDE.read_text("utf-8")
     for name, content in re.findall(r"`([\w./-]+)`:\n\n```\w+\n(.*?)```", text, re.S):
-        file = tmp_path / name
+        file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content, "utf-8")
+    return text
+
+
+def test_the_guide(tmp_path: Path) -> None:
+    text = write_package(tmp_path)
     assert len(list(tmp_path.rglob("*.*"))) == 3
     (commands,) = re.findall(r"```sh\n(.*?)```", text, re.S)
     environment = another_environment(tmp_path / "venv")

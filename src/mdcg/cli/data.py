@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from mdcg.cli.app import data_app
-from mdcg.errors import MdcgError
+from mdcg.cli.app import app, data_app
+from mdcg.errors import MdcgError, unknown
 
 
 @data_app.command()
@@ -42,6 +42,28 @@ def verify(
     from mdcg.data import verify as verify_dataset
 
     print(verify_dataset(name, data, image_size))
+
+
+@app.command()
+def cache(
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAMES", help="Only these files.")] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove them; what is needed again is made again.")] = False,
+) -> None:
+    """Show, or remove, what lies in the cache folder: images as they were read, and archives that were downloaded."""
+    from mdcg.data.cache import cache_folder
+    from mdcg.data.load import cached_files
+
+    files = {file.path.name: file for file in cached_files()}
+    for name in names or ():
+        if name not in files:
+            raise unknown("file in the cache", name, files)
+    chosen = [file for name, file in files.items() if not names or name in names]
+    for file in chosen:
+        print(f"{file.path.name}  {file.size / 1e6:,.1f} MB  {file.content}")
+        if clear:
+            file.path.unlink(missing_ok=True)
+    total = f"{len(chosen)} file{'' if len(chosen) == 1 else 's'}, {sum(file.size for file in chosen) / 1e6:,.1f} MB"
+    print(f"{total}, {'removed from' if clear else 'in'} {cache_folder()}")
 
 
 def _make_folder(path: Path) -> None:

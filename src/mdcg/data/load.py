@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from mdcg.data.cache import Arrays, cache_folder, check, digest_of, read_cache, write_cache
 from mdcg.data.dataset import Dataset, Split
-from mdcg.data.record import Bundled, DatasetRecord, Source
-from mdcg.data.registry import record_of
+from mdcg.data.record import Bundled, DatasetRecord, Published, Source
+from mdcg.data.registry import DATASETS, record_of
 from mdcg.errors import MdcgError
 from mdcg.files import remove_partial
 
@@ -57,6 +59,38 @@ def verify(name: str, data: Path | None = None, size: int | None = None) -> str:
         file.unlink()
         return f"{name}: {source.path} is whole; its cache {file} was damaged and has been removed."
     return f"{name}: {source.path} is whole, {images}" + (", and so is its cache." if cached else ".")
+
+
+@dataclass(frozen=True)
+class CachedFile:
+    """A file that mdcg has put into the cache folder."""
+
+    path: Path
+    size: int  # bytes
+    content: str  # in words
+
+
+def cached_files() -> list[CachedFile]:
+    """What lies in the cache folder: datasets as they were read, and archives that were downloaded; nothing else's."""
+    archives = {one.archive: one.name for one in DATASETS.values() if isinstance(one, Published)}
+    found = []
+    for path in sorted(cache_folder().glob("*")):
+        if path.name in archives:
+            content = f"the archive of {archives[path.name]}"
+        elif re.fullmatch(r".+-[0-9a-f]{12}-[^-]+\.safetensors", path.name):
+            read = read_cache(path)
+            content = _in_words(read) if read else "images, no longer readable"
+        else:
+            continue
+        if path.is_file():
+            found.append(CachedFile(path, path.stat().st_size, content))
+    return found
+
+
+def _in_words(content: Arrays) -> str:
+    images, names = len(content.train_labels) + len(content.test_labels), content.class_names
+    some = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+    return f"{images:,} images of {len(names)} classes: {some}"
 
 
 def read_anew(record: DatasetRecord, source: Source) -> Arrays:
