@@ -34,7 +34,7 @@ def test_the_wheel_in_an_empty_environment(tmp_path: Path) -> None:
     variables = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "MDCG", "VIRTUAL"))}
 
     def run(program: str, *words: object) -> str:
-        command = [tmp_path / "venv" / "bin" / program, *map(str, words)]
+        command = [str(tmp_path / "venv" / "bin" / program), *map(str, words)]
         done = subprocess.run(command, cwd=place, env=variables, capture_output=True, text=True, check=False)
         assert done.returncode == 0, (words, done.stdout, done.stderr)
         return done.stdout
