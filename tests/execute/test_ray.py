@@ -105,6 +105,7 @@ def test_every_group_is_a_task(recipe: Path, tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("all_digits")  # as Ray's processes have them
 def test_a_node_is_lost(cluster: Any, tmp_path: Path) -> None:
     recipe = tmp_path / "sweep.yaml"
     recipe.write_text(
