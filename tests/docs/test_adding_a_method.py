@@ -1,4 +1,4 @@
-"""docs/adding-a-method.md, followed to the letter, but for the number of epochs."""
+"""docs/adding-a-method.md: its files in this process, and, slowly, all of it to the letter but for the epochs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from mdcg.methods import METHODS
+from tests.conftest import Cli
 
 GUIDE = Path(__file__).parents[2] / "docs" / "adding-a-method.md"
 
@@ -41,6 +49,42 @@ def write_package(folder: Path) -> str:
     return text
 
 
+@pytest.fixture
+def its_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ModuleType, ModuleType]]:
+    """The method's module and that of its tests."""
+    write_package(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path / "distilled-replay")
+    names = ("distilled_replay", "test_distilled_replay")
+    yield import_module(names[0]), import_module(names[1])
+    for name in names:
+        del sys.modules[name]
+
+
+def test_its_files(cli: Cli, runs: Path, its_modules: tuple[ModuleType, ModuleType]) -> None:
+    module, tests = its_modules
+    checks = [check for name, check in vars(tests).items() if name.startswith("test_")]
+    assert len(checks) == 3
+    for check in checks:
+        check()
+    with METHODS.temporary("distilled-replay", module.DistilledReplay):
+        assert_listed(cli("list", "methods").out)
+        words = ["--scenario", "digits-2", "--memory", 20, "--epochs", 1, "--seeds", "0-1", "--out", runs]
+        said = cli("run", "--method", "distilled-replay", "--set", "alpha=0.1,1", *words)
+        assert said.code == 0, said.err
+        assert_one_row_for_each_alpha(said.out)
+
+
+def assert_listed(listed: str) -> None:
+    assert "Replay, and distillation on the memory images." in listed
+    assert "--set alpha=0.5: weight of the divergence from the teacher (α)" in re.sub(r"\s+", " ", listed)
+
+
+def assert_one_row_for_each_alpha(said: str) -> None:
+    rows = [line.split()[:2] for line in said.splitlines() if line.startswith("  alpha")]
+    assert rows == [["alpha", "0.1"], ["alpha", "1"]]
+
+
+@pytest.mark.slow
 def test_the_guide(tmp_path: Path) -> None:
     text = write_package(tmp_path)
     assert len(list(tmp_path.rglob("*.*"))) == 3
@@ -57,10 +101,8 @@ def test_the_guide(tmp_path: Path) -> None:
         said.append(done.stdout)
     _, tested, listed, run, compared = said
     assert "3 passed" in tested
-    assert "Replay, and distillation on the memory images." in listed
-    assert "--set alpha=0.5: weight of the divergence from the teacher (α)" in listed
-    rows = [line.split()[:2] for line in run.splitlines() if line.startswith("  alpha")]
-    assert rows == [["alpha", "0.1"], ["alpha", "1"]]
+    assert_listed(listed)
+    assert_one_row_for_each_alpha(run)
     accuracy = {line.split()[0]: float(line.split()[1]) for line in compared.splitlines() if "replay" in line}
     assert min(accuracy["replay"], accuracy["distilled-replay"]) > 60  # a method that only forgets has 20
     # Nothing was left behind here.
