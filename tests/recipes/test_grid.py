@@ -238,6 +238,9 @@ def test_recipes_that_come_along(cli: Cli, tmp_path: Path, monkeypatch: pytest.M
     listed = cli("list", "recipes").out
     assert all(name in listed for name in shipped_recipes())
     assert "A first look on handwritten digits" in listed
+    (tmp_path / "quick").mkdir()
+    assert read_document("quick").content["scenario"] == "digits-5"
+    (tmp_path / "quick").rmdir()
     (tmp_path / "quick").write_text("scenario: digits-2\n")
     assert read_document("quick").content["scenario"] == "digits-2"
     for asked, said in {

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+from typer.models import ArgumentInfo
 
 from mdcg import __version__
 
@@ -14,7 +18,7 @@ from mdcg import __version__
 
 
 class ReadableGroup(TyperGroup):
-    """A group of commands whose help has the first sentence of each, whole, and no types of Python's."""
+    """A group of commands whose help has the first sentence of each, whole."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         command = super().get_command(ctx, cmd_name)
@@ -23,22 +27,46 @@ class ReadableGroup(TyperGroup):
             parameters: list[Any] = command.params
             for argument in parameters:
                 if argument.param_type_name == "argument":
-                    argument.display_type_rich = lambda ctx: ""  # Typer from 0.27 on would add its type to its name
+                    argument.display_type_rich = lambda ctx: ""  # newer Typers add its type to its name
         return command
 
 
-app = typer.Typer(
+class Commands(typer.Typer):
+    """Commands whose help has words for what is to be given, PATH for instance, and not the names of Python's types."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(cls=ReadableGroup, no_args_is_help=True, rich_markup_mode=None, **settings)
+
+    def command(self, *names: Any, **settings: Any) -> Callable[[Any], Any]:
+        add = super().command(*names, **settings)
+
+        def with_words(function: Any) -> Any:
+            signature = inspect.signature(function, eval_str=True)
+            for parameter in signature.parameters.values():
+                for note in getattr(parameter.annotation, "__metadata__", ()):
+                    note.metavar = note.metavar or _word_for(parameter.annotation.__origin__, note, parameter.name)
+            function.__signature__ = signature
+            function.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
+            return add(function)
+
+        return with_words
+
+
+def _word_for(kind: Any, note: Any, name: str) -> str | None:
+    """The word for a value of this type; None where the choices themselves, or nothing, are to be given."""
+    if isinstance(note, ArgumentInfo):
+        return name.rstrip("_").upper()
+    words = {str: "TEXT", list[str]: "TEXT", Path: "PATH", int: "NUMBER", float: "NUMBER"}
+    return next((word for one, word in words.items() if kind in (one, one | None)), None)
+
+
+app = Commands(
     name="mdcg",
-    cls=ReadableGroup,
     help="Class-incremental learning: teach a classifier new classes, task by task, with a bounded memory.",
     invoke_without_command=True,
-    no_args_is_help=True,
-    rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-data_app = typer.Typer(
-    cls=ReadableGroup, help="Download and check datasets.", no_args_is_help=True, rich_markup_mode=None
-)
+data_app = Commands(help="Download and check datasets.")
 app.add_typer(data_app, name="data")
 
 

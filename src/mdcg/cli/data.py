@@ -13,8 +13,8 @@ from mdcg.errors import MdcgError, unknown
 
 @data_app.command()
 def get(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A dataset's name, see 'mdcg list datasets'")],
-    data: Annotated[Path | None, typer.Option(metavar="PATH", help="Folder or archive of the dataset.")] = None,
+    name: Annotated[str, typer.Argument(help="A dataset's name, see 'mdcg list datasets'")],
+    data: Annotated[Path | None, typer.Option(help="Folder or archive of the dataset.")] = None,
 ) -> None:
     """Download a dataset where it is not at hand, verify it, and prepare its cache."""
     from mdcg.data import Published, load, record_of
@@ -32,11 +32,9 @@ def get(
 
 @data_app.command()
 def verify(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A dataset's name, or folder:PATH")],
-    data: Annotated[Path | None, typer.Option(metavar="PATH", help="Folder or archive of the dataset.")] = None,
-    image_size: Annotated[
-        int | None, typer.Option(metavar="NUMBER", help="For a folder: as given when training.")
-    ] = None,
+    name: Annotated[str, typer.Argument(help="A dataset's name, or folder:PATH")],
+    data: Annotated[Path | None, typer.Option(help="Folder or archive of the dataset.")] = None,
+    image_size: Annotated[int | None, typer.Option(help="For a folder: as given when training.")] = None,
 ) -> None:
     """Check every byte of a dataset and of its cache."""
     from mdcg.data import verify as verify_dataset
@@ -46,7 +44,7 @@ def verify(
 
 @app.command()
 def cache(
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAMES", help="Only these files.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Only these files.")] = None,
     clear: Annotated[bool, typer.Option("--clear", help="Remove them; what is needed again is made again.")] = False,
 ) -> None:
     """Show, or remove, what lies in the cache folder: images as they were read, and archives that were downloaded."""

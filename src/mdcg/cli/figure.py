@@ -20,31 +20,21 @@ if TYPE_CHECKING:
 
 @app.command()
 def figure(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAMES", help="Figures, see --list; 'all' for all of them.")
-    ] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Figures, see --list; 'all' for all of them.")] = None,
     list_: Annotated[bool, typer.Option("--list", help="Say which figures there are.")] = False,
-    scenario: Annotated[str, typer.Option(metavar="TEXT", help="DATASET-TASKS, for instance digits-5.")] = "c10-5",
-    memory: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Memory size, or several.  [default: as in the paper]")
-    ] = None,
-    methods: Annotated[str | None, typer.Option(metavar="TEXT", help="Methods, where a figure compares any.")] = None,
-    seeds: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Seeds, for instance 0-4.  [default: each figure's own]")
-    ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="TEXT", help="A setting of method or head, key=value.")
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(metavar="NUMBER", help="Epochs per task.")] = None,
-    backbone: Annotated[str | None, typer.Option(metavar="TEXT", help="Backbone, in place of the protocol's.")] = None,
-    device: Annotated[str | None, typer.Option(metavar="TEXT", help="auto, cpu or cuda.  [default: auto]")] = None,
-    precision: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="auto, fp32, tf32, bf16 or fp64.  [default: auto]")
-    ] = None,
-    data: Annotated[Path | None, typer.Option(metavar="PATH", help="Folder or archive of the dataset.")] = None,
-    runs: Annotated[Path, typer.Option(metavar="PATH", help="Folder of the runs.")] = Path("runs"),
-    out: Annotated[Path, typer.Option(metavar="PATH", help="Folder for the figures.")] = Path("figures"),
-    members: Annotated[int | None, typer.Option(metavar="NUMBER", min=1, help="Most runs to train together.")] = None,
+    scenario: Annotated[str, typer.Option(help="DATASET-TASKS, for instance digits-5.")] = "c10-5",
+    memory: Annotated[str | None, typer.Option(help="Memory size, or several.  [default: as in the paper]")] = None,
+    methods: Annotated[str | None, typer.Option(help="Methods, where a figure compares any.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds, for instance 0-4.  [default: each figure's own]")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="A setting of method or head, key=value.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs per task.")] = None,
+    backbone: Annotated[str | None, typer.Option(help="Backbone, in place of the protocol's.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.  [default: auto]")] = None,
+    precision: Annotated[str | None, typer.Option(help="auto, fp32, tf32, bf16 or fp64.  [default: auto]")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder or archive of the dataset.")] = None,
+    runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
+    out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("figures"),
+    members: Annotated[int | None, typer.Option(min=1, help="Most runs to train together.")] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Try again what failed before.")] = False,
 ) -> None:
     """Draw a figure of the paper, or of your own runs: train what is missing, measure, write SVG, PNG and CSV."""

@@ -47,11 +47,9 @@ PARAMETERS = {
     "on_error": option(str | None, help="stop at a file that cannot be read, or skip it.  [default: stop]"),
     "device": SHARED["device"],
 }
-MODEL = typer.Argument(metavar="MODEL", help="A file that 'mdcg learn' wrote, or a run's model.safetensors.")
+MODEL = typer.Argument(help="A file that 'mdcg learn' wrote, or a run's model.safetensors.")
 ON_ERROR = typer.Option(help="stop at a file that cannot be read, or skip it.")
-BACKBONE = typer.Option(
-    metavar="TEXT", help="Its backbone as package.module:function, where a file alone cannot bring it."
-)
+BACKBONE = typer.Option(help="Its backbone as package.module:function, where a file alone cannot bring it.")
 AS_JSON = typer.Option("--json", help="Print JSON and nothing else.")
 OnError = Literal["stop", "skip"]
 
@@ -59,14 +57,14 @@ OnError = Literal["stop", "skip"]
 @app.command()
 @with_options(PARAMETERS)
 def learn(
-    images: Annotated[Path, typer.Argument(metavar="IMAGES", help="A folder with one folder of images per class.")],
-    out: Annotated[Path, typer.Option(metavar="PATH", help="File to write.")],
+    images: Annotated[Path, typer.Argument(help="A folder with one folder of images per class.")],
+    out: Annotated[Path, typer.Option(help="File to write.")],
     model: Annotated[
         Path | None,
-        typer.Option("--from", metavar="PATH", help="The model that is to learn more.  [default: a new one]"),
+        typer.Option("--from", help="The model that is to learn more.  [default: a new one]"),
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="TEXT", help="A setting of the method or head, key=value.")
+        list[str] | None, typer.Option("--set", help="A setting of the method or head, key=value.")
     ] = None,
     as_json: Annotated[bool, AS_JSON] = False,
     **parameters: Any,
@@ -91,10 +89,10 @@ def learn(
 @app.command()
 def predict(
     model: Annotated[Path, MODEL],
-    images: Annotated[list[str], typer.Argument(metavar="IMAGES", help="Image files, and folders of them.")],
-    top: Annotated[int, typer.Option(metavar="NUMBER", min=1, help="Classes to name of each image.")] = 1,
+    images: Annotated[list[str], typer.Argument(help="Image files, and folders of them.")],
+    top: Annotated[int, typer.Option(min=1, help="Classes to name of each image.")] = 1,
     on_error: Annotated[OnError, ON_ERROR] = "stop",
-    device: Annotated[str, typer.Option(metavar="TEXT", help="auto, cpu or cuda.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     backbone: Annotated[str | None, BACKBONE] = None,
     as_json: Annotated[bool, AS_JSON] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV and nothing else.")] = False,
@@ -126,12 +124,12 @@ def predict(
 @app.command()
 def evaluate(
     model: Annotated[Path, MODEL],
-    images: Annotated[Path, typer.Argument(metavar="IMAGES", help="A folder with one folder of images per class.")],
+    images: Annotated[Path, typer.Argument(help="A folder with one folder of images per class.")],
     before: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="An older version of the model, to tell what has fallen since.")
+        Path | None, typer.Option(help="An older version of the model, to tell what has fallen since.")
     ] = None,
     on_error: Annotated[OnError, ON_ERROR] = "stop",
-    device: Annotated[str, typer.Option(metavar="TEXT", help="auto, cpu or cuda.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     backbone: Annotated[str | None, BACKBONE] = None,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
@@ -156,7 +154,7 @@ def evaluate(
 @app.command()
 def export(
     model: Annotated[Path, MODEL],
-    out: Annotated[Path, typer.Option(metavar="PATH", help="File to write, .onnx or .pt2 by custom.")],
+    out: Annotated[Path, typer.Option(help="File to write, .onnx or .pt2 by custom.")],
     to: Annotated[Literal["onnx", "torch"], typer.Option(help="onnx, or torch for torch.export.")] = "onnx",
     backbone: Annotated[str | None, BACKBONE] = None,
 ) -> None:

@@ -18,18 +18,7 @@ if TYPE_CHECKING:
 
 
 def option(kind: object, *names: str, **declared: Any) -> object:
-    """An option of this type, with the word that stands for its value in the help."""
-    word = next((word for one, word in WORDS.items() if kind == one), None)
-    return Annotated[kind, typer.Option(*names, metavar=word, **declared)]
-
-
-WORDS = {
-    str | None: "TEXT",
-    list[str] | None: "TEXT",
-    Path | None: "PATH",
-    int | None: "NUMBER",
-    float | None: "NUMBER",
-}
+    return Annotated[kind, typer.Option(*names, **declared)]
 
 
 SHARED = {

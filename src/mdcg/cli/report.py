@@ -13,12 +13,11 @@ from mdcg.cli.app import app
 
 @app.command()
 def report(
-    runs: Annotated[Path, typer.Argument(metavar="RUNS", help="Folder of runs.")] = Path("runs"),
-    out: Annotated[Path, typer.Option(metavar="PATH", help="Folder for the page and the tables.")] = Path("report"),
+    runs: Annotated[Path, typer.Argument(help="Folder of runs.")] = Path("runs"),
+    out: Annotated[Path, typer.Option(help="Folder for the page and the tables.")] = Path("report"),
     reproduction: Annotated[
         Path | None,
         typer.Option(
-            metavar="PATH",
             help="Write every cell of the paper's tables beside ours into this Markdown file, and no report.",
         ),
     ] = None,

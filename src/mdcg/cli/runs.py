@@ -25,19 +25,15 @@ LABELS = {"ACC": "ACC", "BWT_final": "BWT-final", "seconds": "s", "finished": "f
 def runs(
     filters: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="FILTER", help="Conditions, for instance method=md-cg,replay 'memory>=500' 'set.lam<0.5'."
-        ),
+        typer.Argument(help="Conditions, for instance method=md-cg,replay 'memory>=500' 'set.lam<0.5'."),
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="PATH", help="Folder of runs.")] = Path("runs"),
+    out: Annotated[Path, typer.Option(help="Folder of runs.")] = Path("runs"),
     sort: Annotated[
-        str, typer.Option(metavar="TEXT", help="Column to sort by; with a minus before it from high to low.")
+        str, typer.Option(help="Column to sort by; with a minus before it from high to low.")
     ] = "-finished",
     export: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PATH", help="Write them to this file: all columns as .csv or .parquet, an archive as .jsonl."
-        ),
+        typer.Option(help="Write them to this file: all columns as .csv or .parquet, an archive as .jsonl."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:

@@ -18,10 +18,10 @@ from mdcg.errors import MdcgError
 @app.command()
 @shares_options
 def search(
-    method: Annotated[str | None, typer.Option(metavar="TEXT", help="Method, see 'mdcg list methods'.")] = None,
+    method: Annotated[str | None, typer.Option(help="Method, see 'mdcg list methods'.")] = None,
     write: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="File for the recipe with the choice.  [default: SCENARIO-METHOD.yaml]"),
+        typer.Option(help="File for the recipe with the choice.  [default: SCENARIO-METHOD.yaml]"),
     ] = None,
     **options: Any,
 ) -> None:

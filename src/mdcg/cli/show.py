@@ -15,8 +15,8 @@ from mdcg.errors import unknown
 
 @app.command()
 def show(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or its name in --out.")],
-    out: Annotated[Path, typer.Option(metavar="PATH", help="Folder of runs.")] = Path("runs"),
+    run: Annotated[str, typer.Argument(help="A run's folder, or its name in --out.")],
+    out: Annotated[Path, typer.Option(help="Folder of runs.")] = Path("runs"),
 ) -> None:
     """Show one finished run: R as a coloured matrix, metrics, settings."""
     from mdcg.report.terminal import run_panel
@@ -29,9 +29,7 @@ def show(
 
 @app.command(name="list")
 def list_(
-    what: Annotated[
-        str, typer.Argument(metavar="WHAT", help="methods, scenarios, datasets, backbones, heads, probes or recipes")
-    ],
+    what: Annotated[str, typer.Argument(help="methods, scenarios, datasets, backbones, heads, probes or recipes")],
 ) -> None:
     """List what can be asked for by name."""
     if what not in LISTS:

@@ -21,16 +21,10 @@ if TYPE_CHECKING:
 
 @app.command()
 def sweep(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A YAML file, or a name of 'mdcg list recipes'.")],
-    only: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="Only these, as method=md-cg,replay,memory=500.")
-    ] = None,
-    seeds: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Seeds in place of the recipe's, for instance 0-4.")
-    ] = None,
-    preset: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="paper or published, in place of the recipe's.")
-    ] = None,
+    recipe: Annotated[str, typer.Argument(help="A YAML file, or a name of 'mdcg list recipes'.")],
+    only: Annotated[list[str] | None, typer.Option(help="Only these, as method=md-cg,replay,memory=500.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds in place of the recipe's, for instance 0-4.")] = None,
+    preset: Annotated[str | None, typer.Option(help="paper or published, in place of the recipe's.")] = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Show what would run and how long it may take; run nothing.")
     ] = False,
@@ -41,22 +35,14 @@ def sweep(
         bool, typer.Option("--fresh", help="Repeat finished runs; what probes measured of them goes too.")
     ] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Try again what failed before.")] = False,
-    on: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="ray or ray:ADDRESS, to train on a Ray cluster.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="PATH", help="Folder for runs.  [default: runs]")] = None,
-    data: Annotated[Path | None, typer.Option(metavar="PATH", help="Folder or archive of the dataset.")] = None,
-    device: Annotated[str | None, typer.Option(metavar="TEXT", help="auto, cpu or cuda.  [default: auto]")] = None,
-    precision: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="auto, fp32, tf32, bf16 or fp64.  [default: auto]")
-    ] = None,
-    members: Annotated[int | None, typer.Option(metavar="NUMBER", min=1, help="Most runs to train together.")] = None,
-    log: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="Tell a tracker of the runs: tensorboard or mlflow.")
-    ] = None,
-    probe: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="Measure as they train, see 'mdcg list probes'.")
-    ] = None,
+    on: Annotated[str | None, typer.Option(help="ray or ray:ADDRESS, to train on a Ray cluster.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for runs.  [default: runs]")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder or archive of the dataset.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.  [default: auto]")] = None,
+    precision: Annotated[str | None, typer.Option(help="auto, fp32, tf32, bf16 or fp64.  [default: auto]")] = None,
+    members: Annotated[int | None, typer.Option(min=1, help="Most runs to train together.")] = None,
+    log: Annotated[list[str] | None, typer.Option(help="Tell a tracker of the runs: tensorboard or mlflow.")] = None,
+    probe: Annotated[list[str] | None, typer.Option(help="Measure as they train, see 'mdcg list probes'.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Train everything that a recipe with axes means, and print the table. Given again, it goes on where it was."""

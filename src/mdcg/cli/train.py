@@ -25,7 +25,7 @@ T = TypeVar("T")
 @app.command()
 @shares_options
 def run(
-    method: Annotated[str | None, typer.Option(metavar="TEXT", help="Method, see 'mdcg list methods'.")] = None,
+    method: Annotated[str | None, typer.Option(help="Method, see 'mdcg list methods'.")] = None,
     **options: Any,
 ) -> None:
     """Train one method on a scenario, once per seed. Given again, an interrupted command goes on where it was."""
@@ -58,10 +58,8 @@ def run(
 @app.command()
 @shares_options
 def compare(
-    methods: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Methods, for instance naive,replay,md-cg.")
-    ] = None,
-    report: Annotated[Path | None, typer.Option(metavar="PATH", help="Also write an HTML page to this file.")] = None,
+    methods: Annotated[str | None, typer.Option(help="Methods, for instance naive,replay,md-cg.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Also write an HTML page to this file.")] = None,
     **options: Any,
 ) -> None:
     """Train several methods on a scenario and print a table, best first."""

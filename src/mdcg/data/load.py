@@ -13,7 +13,7 @@ from mdcg.data.dataset import Dataset, Split
 from mdcg.data.record import Bundled, DatasetRecord, Published, Source
 from mdcg.data.registry import DATASETS, record_of
 from mdcg.errors import MdcgError
-from mdcg.files import remove_partial
+from mdcg.files import remove_partial, shown
 
 
 def load(name: str, data: Path | None = None, size: int | None = None, download: bool = False) -> Dataset:
@@ -75,6 +75,8 @@ def cached_files() -> list[CachedFile]:
     archives = {one.archive: one.name for one in DATASETS.values() if isinstance(one, Published)}
     found = []
     for path in sorted(cache_folder().glob("*")):
+        if not path.is_file():
+            continue
         if path.name in archives:
             content = f"the archive of {archives[path.name]}"
         elif re.fullmatch(r".+-[0-9a-f]{12}-[^-]+\.safetensors", path.name):
@@ -82,14 +84,13 @@ def cached_files() -> list[CachedFile]:
             content = _in_words(read) if read else "images, no longer readable"
         else:
             continue
-        if path.is_file():
-            found.append(CachedFile(path, path.stat().st_size, content))
+        found.append(CachedFile(path, path.stat().st_size, content))
     return found
 
 
 def _in_words(content: Arrays) -> str:
     images, names = len(content.train_labels) + len(content.test_labels), content.class_names
-    some = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+    some = ", ".join(map(shown, names[:3])) + (", …" if len(names) > 3 else "")
     return f"{images:,} images of {len(names)} classes: {some}"
 
 

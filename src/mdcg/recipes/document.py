@@ -67,10 +67,10 @@ def summary_of(recipe: Path) -> str:
 def find_recipe(asked: Path | str) -> Path:
     """The file of a recipe: any file, or by its name one that comes with mdcg. A file of that name comes first."""
     path, shipped = Path(asked), shipped_recipes()
-    if path.exists():
-        return path
-    if str(path) in shipped:
+    if str(path) in shipped and not path.is_file():
         return shipped[str(path)]
+    if path.exists():  # a folder will be told of when it is read
+        return path
     if path.stem in shipped:
         raise MdcgError(f"there is no file {path}; for the recipe that comes with mdcg write {path.stem}.")
     if path.suffix or len(path.parts) > 1:

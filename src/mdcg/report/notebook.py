@@ -13,19 +13,14 @@ from mdcg.results.settings import Setting
 
 def one_line(setting: Setting) -> str:
     """Describe the runs of a setting in a line: what was trained, and how it fared."""
-    spec, runs = setting.spec, len(setting.runs)
-    memory = f", memory {spec.memory:,}" if spec.memory else ""
     measured = ", ".join(
         f"{name} {spread(setting.stats[name].mean, setting.stats[name].std)}" for name in ("ACC", "BWT")
     )
-    return f"{setting.label} on {spec.scenario}{memory}, {runs} {'seeds' if runs > 1 else 'seed'}: {measured}"
+    return f"{_what(setting)}: {measured}"
 
 
 def as_html(setting: Setting) -> str:
     """Make a table of the metrics, and R as a heat map: mean accuracy on task j (across) after task i (down)."""
-    spec, runs = setting.spec, len(setting.runs)
-    memory = f", memory {spec.memory:,}" if spec.memory else ""
-    caption = escape(f"{setting.label} on {spec.scenario}{memory}, percent, {runs} {'seeds' if runs > 1 else 'seed'}")
     metrics = "".join(
         f"<tr><th>{title}</th><td>{spread(setting.stats[name].mean, setting.stats[name].std)}</td></tr>"
         for name, title in COLUMNS.items()
@@ -36,9 +31,15 @@ def as_html(setting: Setting) -> str:
         f"<tr><th>after task {task + 1}</th>{''.join(map(_cell, row.tolist()))}</tr>" for task, row in enumerate(mean)
     )
     return (
-        f"<div><p><b>{caption}</b></p><table>{metrics}</table>"
+        f"<div><p><b>{escape(_what(setting))}, percent</b></p><table>{metrics}</table>"
         f"<table><tr><th>accuracy on task</th>{head}</tr>{rows}</table></div>"
     )
+
+
+def _what(setting: Setting) -> str:
+    spec, runs = setting.spec, len(setting.runs)
+    memory = f", memory {spec.memory:,}" if spec.memory else ""
+    return f"{setting.label} on {spec.scenario}{memory}, {runs} {'seeds' if runs > 1 else 'seed'}"
 
 
 def _cell(value: float) -> str:
