@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from mdcg.data import DATASETS, Dataset, record_of
+from mdcg.data import DATASETS, Dataset
 from mdcg.data.normalise import Named
 from mdcg.errors import MdcgError, unknown
 from mdcg.methods import METHODS
@@ -182,10 +182,9 @@ class Recipe(BaseModel):
         name = self.named_method()
         kind = METHODS[name]
         memory = self.memory[0] if kind.uses_memory else 0
-        known, tasks = parse(self.scenario)
-        record = record_of(known)
+        record = dataset.record
         try:
-            task_sizes(dataset.classes, tasks)
+            task_sizes(dataset.classes, parse(self.scenario)[1])
         except MdcgError as error:
             raise MdcgError(str(error), about="scenario") from error
         head, published = self._head(name), self.preset == "published"
