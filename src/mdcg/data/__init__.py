@@ -12,7 +12,7 @@ from mdcg.data.load import load, verify
 from mdcg.data.mnist import FASHION_MNIST, MNIST
 from mdcg.data.published import Downloaded, Published, PublishedFiles
 from mdcg.data.record import Bundled, DatasetRecord, Preprocessing, Protocol
-from mdcg.data.registry import DATASETS, record_of, register_dataset
+from mdcg.data.registry import DATASETS, is_known, record_of, register_dataset
 from mdcg.data.source import read as read_files
 from mdcg.data.svhn import SVHN
 from mdcg.data.tinyimagenet import TINYIMAGENET
@@ -32,6 +32,7 @@ __all__ = [
     "PublishedFiles",
     "Split",
     "arrays",
+    "is_known",
     "load",
     "read_files",
     "record_of",

@@ -10,13 +10,13 @@ from typing import Any, Unpack
 import numpy as np
 from torch import Tensor
 
-from mdcg.data import items
+from mdcg.data import items, own
 from mdcg.data.cache import cached
 from mdcg.data.content import Arrays, digest_of
 from mdcg.data.decode import ImageFormat
 from mdcg.data.folder import FOLDER
 from mdcg.data.given import Channels, Images, Parts
-from mdcg.data.own import Own, Prepared, check_name, name_of
+from mdcg.data.own import Own, Prepared, name_of
 from mdcg.data.prepare import content_of
 from mdcg.data.record import DatasetRecord
 from mdcg.data.registry import record_of
@@ -99,12 +99,12 @@ class Dataset:
         `numpy.load(…, mmap_mode="r")` does, is never in memory as a whole; where it must be converted or split, the
         result is a file in the cache. `padding`, `flip`, `mean` and `std` say how pixels are prepared.
         """
-        check_name(name)
+        own.check(name, prepared)
         parts = Parts.of(
             _pair(train, channels, "training"), None if test is None else _pair(test, channels, "test"), class_names
         )
         if parts.is_mapped and not parts.is_ready:
-            return cls._own(name, cached(name, Path(name), parts.digest, parts.write), prepared)
+            return cls._own(name, cached(name, Path(name), parts.stamp, parts.write), prepared)
         return cls._own(name, parts.arrays(), prepared)
 
     @classmethod
@@ -124,7 +124,7 @@ class Dataset:
         An image is a PIL picture, or an array or tensor as in `from_arrays`. All have one size, or pictures are brought
         to `size` × `size` pixels in colour. All are read into the cache; a transform may not be random.
         """
-        check_name(name)
+        own.check(name, prepared)
         splits = items.of_torch(train, "training"), None if test is None else items.of_torch(test, "test")
         format = None if size is None else ImageFormat(size)
         return cls._own(name, items.stored(name, *splits, class_names, channels, format), prepared)
@@ -148,7 +148,7 @@ class Dataset:
         Images are those of `from_torch`. They are read into the cache once, and again only when the dataset's own
         fingerprint has changed.
         """
-        check_name(name)
+        own.check(name, prepared)
         train, test = items.splits_of(train, test)
         splits = (
             items.of_huggingface(train, image, label, "training"),
@@ -166,7 +166,7 @@ class Dataset:
         Images are brought to `size` × `size` pixels, 32 if it is left out. Without a name it has that of the folder.
         """
         chosen = name_of(Path(path).expanduser().resolve()) if name is None else name
-        check_name(chosen)
+        own.check(chosen, prepared)
         record = record_of(f"{FOLDER}{path}")
         return cls._own(chosen, content_of(record, record.source(None, size, None)), prepared)
 

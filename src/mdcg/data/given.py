@@ -5,6 +5,7 @@ Images may be more than fit into memory: they are looked at, and where needed co
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -214,6 +215,11 @@ class Parts:
     def digest(self) -> str:
         """The digest that `digest_of` makes of the arrays."""
         return digest_of_pieces(piece for _, _, pieces in self._tensors().values() for piece in pieces)
+
+    @property
+    def stamp(self) -> str:
+        """A digest of images, labels and names: what a file of the cache is known by."""
+        return hashlib.blake2b(repr((self.digest, self.class_names)).encode(), digest_size=10).hexdigest()
 
     def arrays(self) -> Arrays:
         """The arrays, in memory; an array that is ready stays where it is."""

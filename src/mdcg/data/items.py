@@ -125,7 +125,7 @@ def stored(
 
         return cached(name, place, stamp, write)
     with _parts(train, test, names, channels, format) as parts:
-        return cached(name, place, parts.digest, parts.write)
+        return cached(name, place, parts.stamp, parts.write)
 
 
 @contextlib.contextmanager
@@ -185,10 +185,10 @@ def _pixels(image: Any, what: str, number: int, channels: Channels | None, forma
     if format:
         raise InputError(f"{name} is no picture but {type(image).__name__}; leave out size, which is for pictures.")
     try:
-        (pixels,) = Images.of(as_array(image, name)[None], channels, what).pieces()
+        (pixels,) = next(Images.of(as_array(image, name)[None], channels, what).pieces())
     except InputError as error:
         raise InputError(f"{name} cannot be used: {error}") from error
-    return pixels[0]
+    return np.asarray(pixels)
 
 
 def _refuse_unsteady(items: Items, channels: Channels | None, format: ImageFormat | None) -> None:

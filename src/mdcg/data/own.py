@@ -13,7 +13,7 @@ from typing import TypedDict
 from mdcg.data.content import Arrays
 from mdcg.data.record import NAME, Bundled, Preprocessing
 from mdcg.data.registry import DATASETS
-from mdcg.errors import InputError
+from mdcg.errors import InputError, unknown
 
 
 class Prepared(TypedDict, total=False):
@@ -34,12 +34,9 @@ class Own(Bundled):
     @classmethod
     def of(cls, name: str, content: Arrays, prepared: Prepared) -> Own:
         """Make the record; its digest is of all that runs depend on: images, classes, and how pixels are prepared."""
-        check_name(name)
         _, height, width, channels = content.train_images.shape
         images, classes = len(content.train_labels) + len(content.test_labels), len(content.class_names)
-        usual = Preprocessing.usual((channels, height, width))
-        chosen = {key: tuple(map(float, value)) if key in ("mean", "std") else value for key, value in prepared.items()}
-        preprocessing = replace(usual, **chosen)
+        preprocessing = _preprocessing(prepared, Preprocessing.usual((channels, height, width)))
         told = [content.digest, content.class_names, vars(preprocessing)]
         digest = hashlib.blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=16).hexdigest()
         return cls(
@@ -54,8 +51,27 @@ class Own(Bundled):
         return self.content
 
 
-def check_name(name: str) -> None:
-    """Refuse a name that cannot stand in a scenario, or that means another dataset there."""
+def _preprocessing(asked: Prepared, usual: Preprocessing) -> Preprocessing:
+    """The usual preprocessing, but for what is asked for."""
+    padding, flip = asked.get("padding", usual.padding), asked.get("flip", usual.flip)
+    if not isinstance(padding, int) or not isinstance(flip, bool):
+        raise InputError(f"padding is {padding!r} and flip {flip!r}; give a number of pixels, and True or False.")
+    return Preprocessing(padding, flip, _numbers(asked.get("mean")), _numbers(asked.get("std")))
+
+
+def _numbers(given: Sequence[float] | None) -> tuple[float, ...] | None:
+    try:
+        return None if given is None else tuple(map(float, given))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"mean or std is {given!r}; give a list with a number for each channel.") from error
+
+
+def check(name: str, prepared: Prepared) -> None:
+    """Refuse, before anything is read, a name that means another dataset or none, and what cannot prepare pixels."""
+    for key in prepared:
+        if key not in Prepared.__annotations__:
+            raise unknown("setting", key, Prepared.__annotations__)
+    _preprocessing(prepared, Preprocessing(0, False))
     if not isinstance(name, str) or not re.fullmatch(NAME, name):
         raise InputError(f"'{name}' cannot name a dataset; use letters, digits, dots, dashes and underscores.")
     for other in DATASETS.values():

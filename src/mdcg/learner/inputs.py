@@ -102,7 +102,11 @@ def as_images(given: Any, shape: Shape | None) -> Tensor:
     """Pixels as (n, height, width, channels), of the shape (channels, height, width) that is known, if it is."""
     if isinstance(given, str | Path):
         raise InputError(f"'{given}' is one path; give a list of paths, for instance [{str(given)!r}].")
-    x = given.cpu() if isinstance(given, Tensor) else torch.from_numpy(np.require(as_array(given), requirements="CW"))
+    x = (
+        given.cpu()
+        if isinstance(given, Tensor)
+        else torch.from_numpy(np.require(as_array(given), requirements=["C", "W"]))
+    )
     wanted = f"(n, {shape[1]}, {shape[2]}, {shape[0]})" if shape else "(n, height, width, channels)"
     found = f"{str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"
     if shape and shape[0] == 1 and x.ndim == 3:
