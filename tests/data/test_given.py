@@ -100,8 +100,8 @@ def test_names_and_numbers_of_classes(labels: list[str], order: list[str]) -> No
     assert chosen.class_names == tuple(order)
     assert [order[label] for label in chosen.train.labels] == labels
     numbers = [order.index(label) for label in labels]
-    for kind in (np.int64, np.uint8, np.float32, torch.tensor):
-        same = Dataset.from_arrays((images, kind(numbers)), (images, numbers), name="own", class_names=order)
+    for same_numbers in (*(np.array(numbers, kind) for kind in "lBf"), torch.tensor(numbers)):
+        same = Dataset.from_arrays((images, same_numbers), (images, numbers), name="own", class_names=order)
         assert same.fingerprint == chosen.fingerprint
     sparse = Dataset.from_arrays((images, 10 * np.array(numbers) - 5), (images, 10 * np.array(numbers) - 5), name="own")
     assert sparse.class_names == ("-5", "5", "15")
@@ -183,7 +183,7 @@ BOTH: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "the label 3 of the training images has no name in class_names": (
         (IMAGES, LABELS),
         None,
-        {"class_names": "ab cd ef".split()},
+        {"class_names": ["ab", "cd", "ef"]},
     ),
     "the label 'd' of the training images has no name": (
         (IMAGES, list("abcdabcd")),
@@ -216,9 +216,7 @@ def test_mistakes_about_both_splits_and_names(said: str) -> None:
 def test_preprocessing_is_the_usual_one_or_as_asked_for() -> None:
     usual = Dataset.from_arrays((IMAGES, LABELS), name="own")
     assert (usual.padding, usual.flip) == (1, True)
-    asked = Dataset.from_arrays(
-        (IMAGES, LABELS), name="own", padding=3, flip=False, mean=[0.5] * 3, std=np.full(3, 0.25)
-    )
+    asked = Dataset.from_arrays((IMAGES, LABELS), name="own", padding=3, flip=False, mean=[0.5] * 3, std=(0.25,) * 3)
     assert (asked.padding, asked.flip, asked.mean, asked.std) == (3, False, (0.5,) * 3, (0.25,) * 3)
 
 
@@ -286,7 +284,7 @@ def test_no_piece_is_larger_than_it_may_be(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(content, "PIECE", 2 * IMAGES[0].size)
     taken = []
 
-    class Counted(np.memmap):  # type: ignore[type-arg]
+    class Counted(np.memmap):
         def __getitem__(self, rows: Any) -> Any:
             found = super().__getitem__(rows)
             taken.append(len(found))

@@ -267,8 +267,8 @@ def test_a_table_is_read_again_only_when_it_has_changed() -> None:
     found = Dataset.from_huggingface(second, name="own")
     assert not second.asked
     assert found.fingerprint == made.fingerprint
-    for changed, how in ((table(fingerprint="b"), {}), (table(fingerprint="a"), {"size": 8})):
-        Dataset.from_huggingface(changed, name="own", **how)
+    for changed, size in ((table(fingerprint="b"), None), (table(fingerprint="a"), 8)):
+        Dataset.from_huggingface(changed, name="own", size=size)
         assert changed.asked
 
 

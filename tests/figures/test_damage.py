@@ -11,6 +11,7 @@ from mdcg.errors import MdcgError
 from mdcg.figures import FIGURES, RunFigure, make
 from mdcg.figures.plots.bias import Bias
 from mdcg.figures.plots.drift import Drift
+from mdcg.figures.plots.floats import Floats
 from mdcg.figures.plots.forgetting import Forgetting
 from mdcg.figures.read import numbers
 from mdcg.figures.selection import installed, side_by_side, usual

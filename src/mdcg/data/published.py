@@ -145,8 +145,8 @@ class PublishedFiles(Downloaded):
         return f"{self._lacks(place)[0]} is not in {place}"
 
     def fetch(self, root: Path) -> Path:
-        for name, md5 in self.files.items():
-            fetch(self.url + name, md5, root / self.folder)
+        for name in self._lacks(root / self.folder):
+            fetch(self.url + name, self.files[name], root / self.folder)
         return root / self.folder
 
     def check(self, path: Path) -> None:

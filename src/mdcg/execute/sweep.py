@@ -75,7 +75,7 @@ class Sweep:
         `Dataset`.
         """
         trackers = TrackerSet(log)  # or say what is missing, before anything trains
-        own = given.pop("data") if isinstance(given.get("data"), Dataset) else None
+        own = _own_dataset(given)
         found = expand(document, given | {"backbone": _backbones(given.get("backbone"))})
         base = found[0].recipe
         if own is not None:
@@ -123,6 +123,17 @@ class Sweep:
         store = self.context.store
         found = [store.finished(spec) for spec in self.specs]
         return {record.spec.name: record for record in found if record is not None}
+
+
+def _own_dataset(given: dict[str, Any]) -> Dataset | None:
+    """Take a dataset of one's own out of what is given; a path is left there."""
+    data = given.get("data")
+    if data is not None and not isinstance(data, str | Path | Dataset):
+        raise MdcgError(
+            f"data is {type(data).__name__}; give a path, or a dataset as mdcg.Dataset.from_arrays makes one.",
+            about="data",
+        )
+    return given.pop("data") if isinstance(data, Dataset) else None
 
 
 def _check_named(own: Dataset, scenarios: Sequence[str]) -> None:
