@@ -120,6 +120,10 @@ def test_labels(labels: Any) -> None:
 def test_names_that_a_dataset_has() -> None:
     made = Dataset.from_torch(Listed(COLOUR, classes=["ant", "bee", "cat", "dog"]), Listed(COLOUR), name="own")
     assert made.class_names == ("ant", "bee", "cat", "dog")
+    classes = ["egg", "dog", "cat", "bee", "ant", "fox"]  # not sorted, and more than there are images of
+    some = Dataset.from_torch(Listed(COLOUR, LABELS + 1, classes=classes), Listed(COLOUR, LABELS + 1), name="own")
+    assert some.class_names == ("dog", "cat", "bee", "ant")
+    assert some.train.labels.tolist() == LABELS.tolist()
     part = Subset(Listed(COLOUR, classes=["ant", "bee", "cat", "dog"]), range(12))
     assert Dataset.from_torch(part, name="own").class_names == tuple("0123")
     chosen = Dataset.from_torch(Listed(COLOUR, classes=list("efgh")), name="own", class_names=list("abcd"))
@@ -161,7 +165,7 @@ MISTAKES: dict[str, Callable[[], Any]] = {
     "the training dataset is NoneType": lambda: None,
     "item 0 of the training dataset is Tensor; give a dataset whose items are": lambda: torch.from_numpy(COLOUR),
     "item 0 of the training dataset is 3 things": lambda: TensorDataset(*[torch.zeros(COUNT)] * 3),
-    "the training dataset gives another image 0 each time; leave what is random out": lambda: Random(COLOUR),
+    r"the training dataset gives another image \d each time; leave what is random out": lambda: Random(COLOUR),
     r"the training image 3 cannot be read \(FileNotFoundError: no file 3.png\)": lambda: Broken(COLOUR),
     "the training dataset has no image": lambda: Listed([]),
     "the training image 0 cannot be used: the training images are int64": lambda: Listed(COLOUR.astype(int)),

@@ -112,19 +112,18 @@ def stored(
     format: ImageFormat | None,
 ) -> Arrays:
     """All images in the cache, under the dataset's name; where they lie there already they are not kept once more."""
-    names = train.class_names if class_names is None else class_names
     place = Path(name)  # no file, but one of a kind all the same
     splits = [train] if test is None else [train, test]
     if all(split.stamp for split in splits):
-        told = [VERSION, names, channels, format, *((split.stamp, split.count) for split in splits)]
+        told = [VERSION, class_names, channels, format, *((split.stamp, split.class_names) for split in splits)]
         stamp = hashlib.blake2b(repr(told).encode(), digest_size=10).hexdigest()
 
         def write(file: Path) -> None:
-            with _parts(train, test, names, channels, format) as parts:
+            with _parts(train, test, class_names, channels, format) as parts:
                 parts.write(file)
 
         return cached(name, place, stamp, write)
-    with _parts(train, test, names, channels, format) as parts:
+    with _parts(train, test, class_names, channels, format) as parts:
         return cached(name, place, parts.stamp, parts.write)
 
 
@@ -132,16 +131,29 @@ def stored(
 def _parts(
     train: Items,
     test: Items | None,
-    names: Sequence[str] | None,
+    class_names: Sequence[str] | None,
     channels: Channels | None,
     format: ImageFormat | None,
 ) -> Iterator[Parts]:
     with contextlib.ExitStack() as stack:
+        splits = [train] if test is None else [train, test]
+        read = [stack.enter_context(_spooled(items, channels, format)) for items in splits]
+        labels = [own for _, own in read]
+        if class_names is None and train.class_names is not None:
+            labels, class_names = _named(labels, train.class_names)
+        given = [(images, own) for (images, _), own in zip(read, labels, strict=True)]
+        yield Parts.of(given[0], given[1] if test else None, class_names)
 
-        def read(items: Items) -> tuple[Images, list[Any]]:
-            return stack.enter_context(_spooled(items, channels, format))
 
-        yield Parts.of(read(train), read(test) if test else None, names)
+def _named(splits: list[list[Any]], names: Sequence[str]) -> tuple[list[list[Any]], Sequence[str]]:
+    """The labels of both splits by the names that their dataset has, and those of the names that occur.
+
+    A number without a name is left, for all labels to be refused with it.
+    """
+    if not all(type(label) is int and 0 <= label < len(names) for labels in splits for label in labels):
+        return splits, names
+    occur = {label for labels in splits for label in labels}
+    return [[names[label] for label in labels] for labels in splits], [names[label] for label in sorted(occur)]
 
 
 @contextlib.contextmanager
