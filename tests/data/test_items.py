@@ -79,7 +79,11 @@ def test_grey_pictures_among_others_in_colour() -> None:
     pictures[5] = pictures[5].convert("L")
     made = Dataset.from_torch(Listed(pictures), Listed(pictures), name="own")
     assert (made.train.images[5].numpy() == np.asarray(pictures[5])[..., None]).all()
-    with pytest.raises(MdcgError, match=r"the training image 1 has shape \(6, 6, 3\) .* the first one \(6, 6, 1\)"):
+    tested = Dataset.from_torch(Listed(pictures), Listed(pictures[5:]), name="own")  # of which the first is grey
+    assert (tested.test.images[0].numpy() == np.asarray(pictures[5])[..., None]).all()
+    with pytest.raises(
+        MdcgError, match=r"the training image 1 has shape \(6, 6, 3\) .* the first training image \(6, 6, 1\)"
+    ):
         Dataset.from_torch(Listed(pictures[5:]), name="own")
 
 

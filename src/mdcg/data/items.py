@@ -136,13 +136,14 @@ def _parts(
     format: ImageFormat | None,
 ) -> Iterator[Parts]:
     with contextlib.ExitStack() as stack:
-        splits = [train] if test is None else [train, test]
-        read = [stack.enter_context(_spooled(items, channels, format)) for items in splits]
+        read = [stack.enter_context(_spooled(train, channels, format))]
+        if test is not None:
+            read.append(stack.enter_context(_spooled(test, channels, format, read[0][0].shape[1:])))
         labels = [own for _, own in read]
         if class_names is None and train.class_names is not None:
             labels, class_names = _named(labels, train.class_names)
         given = [(images, own) for (images, _), own in zip(read, labels, strict=True)]
-        yield Parts.of(given[0], given[1] if test else None, class_names)
+        yield Parts.of(given[0], given[1] if test is not None else None, class_names)
 
 
 def _named(splits: list[list[Any]], names: Sequence[str]) -> tuple[list[list[Any]], Sequence[str]]:
@@ -157,13 +158,17 @@ def _named(splits: list[list[Any]], names: Sequence[str]) -> tuple[list[list[Any
 
 
 @contextlib.contextmanager
-def _spooled(items: Items, channels: Channels | None, format: ImageFormat | None) -> Iterator[tuple[Images, list[Any]]]:
-    """The images of a split, in a file that is gone once they were used, and their labels."""
+def _spooled(
+    items: Items, channels: Channels | None, format: ImageFormat | None, shape: tuple[int, ...] = ()
+) -> Iterator[tuple[Images, list[Any]]]:
+    """The images of a split, in a file that is gone once they were used, and their labels.
+
+    Their shape is that of the first one, if none is given.
+    """
     _refuse_unsteady(items, channels, format)
     try:
         cache_folder().mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=cache_folder()) as file:
-            shape: tuple[int, ...] = ()
             labels = []
             for number, (image, label) in enumerate(items):
                 pixels = _pixels(image, items.what, number, channels, format)
@@ -172,7 +177,7 @@ def _spooled(items: Items, channels: Channels | None, format: ImageFormat | None
                 if shape and pixels.shape != shape:
                     raise InputError(
                         f"the {items.what} image {number} has shape {pixels.shape} (height, width, channels), and the "
-                        f"first one {shape}; bring all of them to one, pictures with size=…."
+                        f"first training image {shape}; bring all of them to one, pictures with size=…."
                     )
                 shape = pixels.shape
                 file.write(np.ascontiguousarray(pixels).data)

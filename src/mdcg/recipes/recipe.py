@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from mdcg.data import DATASETS, Dataset
+from mdcg.data import DATASETS, Dataset, record_of
 from mdcg.data.normalise import Named
 from mdcg.errors import MdcgError, unknown
 from mdcg.methods import METHODS
@@ -182,9 +182,10 @@ class Recipe(BaseModel):
         name = self.named_method()
         kind = METHODS[name]
         memory = self.memory[0] if kind.uses_memory else 0
-        record = dataset.record
+        known, tasks = parse(self.scenario)
+        record = dataset.own or record_of(known)
         try:
-            task_sizes(dataset.classes, parse(self.scenario)[1])
+            task_sizes(dataset.classes, tasks)
         except MdcgError as error:
             raise MdcgError(str(error), about="scenario") from error
         head, published = self._head(name), self.preset == "published"
