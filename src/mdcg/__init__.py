@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from mdcg.api import Result, compare, run
+    from mdcg.data.dataset import Dataset
     from mdcg.data.registry import register_dataset
     from mdcg.errors import MdcgError
     from mdcg.execute.sweep import Sweep
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "METHODS",
     "PROBES",
+    "Dataset",
     "Learner",
     "MdcgError",
     "Measured",
@@ -43,6 +45,7 @@ __all__ = [
 _HOMES = {
     "METHODS": "mdcg.methods",
     "PROBES": "mdcg.probes",
+    "Dataset": "mdcg.data",
     "Learner": "mdcg.learner",
     "MdcgError": "mdcg.errors",
     "Measured": "mdcg.probes",

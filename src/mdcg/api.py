@@ -144,7 +144,7 @@ class RunOptions(TypedDict, total=False):
     passes: Passes | None
     device: Literal["auto", "cpu", "cuda"] | None
     out: Path | str | None
-    data: Path | str | None
+    data: Path | str | Dataset | None  # where datasets are looked for, or a dataset of your own
 
 
 def run(

@@ -260,7 +260,7 @@ BAD = [
     ("show nothing", "there is no run 'nothing'"),
     ("runs", "there is no folder runs"),
     ("list methds", "did you mean 'methods'"),
-    ("data get mnist", "unknown dataset 'mnist'"),
+    ("data get omniglot", "unknown dataset 'omniglot'"),
     ("data verify cifar10", "run 'mdcg data get cifar10' first"),
     ("data verify cifar10 --data /no/such/place", "there is no file or folder"),
 ]  # fmt: skip

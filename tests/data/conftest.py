@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
+import http.server
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +22,21 @@ from mdcg.data.tinyimagenet import TINYIMAGENET, TinyImageNet, _digest, _wanted
 def replaced(record: DatasetRecord, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another record under the name of one that is registered, for the length of a test."""
     monkeypatch.setitem(DATASETS._known, record.name, record)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    """The address at which the files in tmp_path/web can be had."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    web = tmp_path / "web"
+    web.mkdir()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(web))) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{running.server_address[1]}"
+        running.shutdown()
 
 
 # ------------------------------------------------------------------ CIFAR

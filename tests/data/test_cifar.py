@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
-import http.server
 import io
 import tarfile
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -150,19 +146,6 @@ def test_damaged_cache_is_made_anew_and_reported(small_cifar: Small) -> None:
 
 
 # ------------------------------------------------------------------ downloads
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[str]:
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, format: str, *args: object) -> None: ...
-
-    web = tmp_path / "web"
-    web.mkdir()
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(web))) as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{running.server_address[1]}"
-        running.shutdown()
 
 
 def test_download(server: str, small_cifar: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

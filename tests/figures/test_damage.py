@@ -11,6 +11,7 @@ from mdcg.errors import MdcgError
 from mdcg.figures import FIGURES, RunFigure, make
 from mdcg.figures.plots.bias import Bias
 from mdcg.figures.plots.drift import Drift
+from mdcg.figures.plots.floats import Floats
 from mdcg.figures.plots.forgetting import Forgetting
 from mdcg.figures.read import numbers
 from mdcg.figures.selection import installed, side_by_side, usual
@@ -85,9 +86,19 @@ def test_runs_of_what_is_not_installed_are_left_out() -> None:
     run = finished(spec("replay"))
     gone = [renamed(run, method="gone"), renamed(run, head="gone")]
     assert installed([*gone, run]) == [run]
-    for runs in (gone, [renamed(run, scenario="gone-5")]):
-        assert '<div class="figures">' not in page(gather(runs), "a title")
+    assert '<div class="figures">' not in page(gather(gone), "a title")
     assert "left out" not in page(gather([*gone, run]), "a title")
+
+
+def test_runs_of_a_dataset_that_is_not_here() -> None:
+    """It was given in Python, for instance: only what needs the shape of its images cannot be drawn."""
+    runs = [finished(spec("replay", memory=size)) for size in (50, 100)]
+    elsewhere = [renamed(run, scenario="gone-5") for run in runs]
+    assert len(Floats().pick(runs)) == 2
+    assert not Floats().pick(elsewhere)
+    found = page(gather(elsewhere), "a title")
+    assert 'id="figure-forgetting"' in found
+    assert "left out" not in found
 
 
 def test_a_setting_that_a_method_no_longer_has() -> None:

@@ -17,11 +17,11 @@ def get(
     data: Annotated[Path | None, typer.Option(help="Folder or archive of the dataset.")] = None,
 ) -> None:
     """Download a dataset where it is not at hand, verify it, and prepare its cache."""
-    from mdcg.data import Published, load, record_of
+    from mdcg.data import Downloaded, load, record_of
     from mdcg.data.source import ARCHIVES
 
     record = record_of(name)
-    if data is not None and isinstance(record, Published) and not data.name.endswith((*ARCHIVES, record.archive)):
+    if data is not None and isinstance(record, Downloaded) and not data.name.endswith((*ARCHIVES, *record.downloads)):
         _make_folder(data)
     dataset = load(name, data, download=True)
     print(
@@ -51,15 +51,15 @@ def cache(
     from mdcg.data.cache import cache_folder
     from mdcg.data.load import cached_files
 
-    files = {file.path.name: file for file in cached_files()}
+    files = {file.name: file for file in cached_files()}
     for name in names or ():
         if name not in files:
             raise unknown("file in the cache", name, files)
     chosen = [file for name, file in files.items() if not names or name in names]
     for file in chosen:
-        print(f"{file.path.name}  {file.size / 1e6:,.1f} MB  {file.content}")
+        print(f"{file.name}  {file.size / 1e6:,.1f} MB  {file.content}")
         if clear:
-            file.path.unlink(missing_ok=True)
+            file.remove()
     total = f"{len(chosen)} file{'' if len(chosen) == 1 else 's'}, {sum(file.size for file in chosen) / 1e6:,.1f} MB"
     print(f"{total}, {'removed from' if clear else 'in'} {cache_folder()}")
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from mdcg.data.cache import Arrays, arrays
-from mdcg.data.record import Preprocessing, Protocol, Published
+from mdcg.data.content import Arrays, arrays
+from mdcg.data.published import Published
+from mdcg.data.record import Preprocessing, Protocol
 from mdcg.data.source import read, stamp
 from mdcg.errors import MdcgError
 

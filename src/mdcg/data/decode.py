@@ -8,7 +8,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import BinaryIO, Literal, TypeVar, get_args
 
@@ -82,14 +82,33 @@ class BadImage(MdcgError):
 
 def decode(file: BinaryIO, name: str, format: ImageFormat) -> ImageArray:
     """Pixels (size, size, 3) of an encoded image, turned upright; of an animation, the first frame."""
+    with _explained(name), Image.open(file, formats=FORMATS) as image:
+        image.draft(None, (GAP * format.size, GAP * format.size))  # does nothing unless it is a JPEG
+        pixels = image.width * image.height
+        if Image.MAX_IMAGE_PIXELS and pixels > Image.MAX_IMAGE_PIXELS:
+            raise Image.DecompressionBombError
+        with _large if pixels > LARGE else nullcontext():
+            return np.asarray(_resized(_opaque(_upright(image), format.background), format))
+
+
+def pixels_of(image: Image.Image, name: str, format: ImageFormat | None) -> ImageArray:
+    """Pixels of an image that somebody has opened, turned upright.
+
+    Without a format they are (height, width, channels), one channel if the image is grey and three if it is not.
+    """
+    with _explained(name):
+        upright = _upright(image)
+        if format:
+            return np.asarray(_resized(_opaque(upright, format.background), format))
+        opaque = _opaque(upright, (255, 255, 255))
+        return np.asarray(opaque.convert("L"))[..., None] if upright.mode[0] in "1LI" else np.asarray(opaque)
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Say in a sentence why an image cannot be used."""
     try:
-        with Image.open(file, formats=FORMATS) as image:
-            image.draft(None, (GAP * format.size, GAP * format.size))  # does nothing unless it is a JPEG
-            pixels = image.width * image.height
-            if Image.MAX_IMAGE_PIXELS and pixels > Image.MAX_IMAGE_PIXELS:
-                raise Image.DecompressionBombError
-            with _large if pixels > LARGE else nullcontext():
-                return np.asarray(_resized(_opaque(_upright(image), format.background), format))
+        yield
     except MdcgError:
         raise
     except UnidentifiedImageError as error:
@@ -133,9 +152,10 @@ class _TooDeep(Exception):
     """Pixels of a kind that does not say which number is white."""
 
 
-def _upright(image: ImageFile) -> Image.Image:
+def _upright(image: Image.Image) -> Image.Image:
     """The whole image, read and turned as its EXIF data ask for."""
-    stored = image.tile[0][3] if image.tile else None  # known only until the image is read
+    tile = image.tile if isinstance(image, ImageFile) else []
+    stored = tile[0][3] if tile else None  # known only until the image is read
     image.load()
     key = image.info.get("transparency")  # a grey or a colour, in the numbers of the file; the pixels are scaled to 255
     if isinstance(key, int) and stored in ("1", "L;2", "L;4"):

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mdcg.data.cache import Arrays, arrays
+from mdcg.data.content import Arrays, arrays_without_test
 from mdcg.data.record import Bundled, Preprocessing, Protocol
-from mdcg.draws import Purpose, hold_out
-
-TEST_FRACTION = 0.2
 
 
 class Digits(Bundled):
@@ -20,9 +17,7 @@ class Digits(Bundled):
         bunch = load_digits()
         images = np.rint(bunch.images * (255 / 16)).astype(np.uint8)[..., None]
         labels = bunch.target.astype(np.int64)
-        train, test = hold_out(labels, TEST_FRACTION, 0, Purpose.TEST_SPLIT)
-        names = [str(digit) for digit in bunch.target_names]
-        return arrays((images[train], labels[train]), (images[test], labels[test]), names)
+        return arrays_without_test(images, labels, [str(digit) for digit in bunch.target_names])
 
 
 DIGITS = Digits(

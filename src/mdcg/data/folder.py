@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from mdcg.data.cache import Arrays, arrays
+from mdcg.data.content import Arrays, arrays, arrays_without_test
 from mdcg.data.decode import VERSION, ImageFormat
 from mdcg.data.images import ImageReader
 from mdcg.data.record import DatasetRecord, Source
 from mdcg.data.registry import ANY
 from mdcg.data.source import stamp
-from mdcg.draws import Purpose, hold_out
 from mdcg.errors import MdcgError
 from mdcg.files import shown
 
-TEST_FRACTION = 0.2
 FOLDER = "folder:"
 DEFAULT_SIZE = 32
 
@@ -81,8 +79,7 @@ class Folder:
         if self.is_split:
             test = self.reader.read_classes({name: self.test[name] for name in self.train})
             return arrays((images, labels), test, list(self.train))
-        rows, held = hold_out(labels, TEST_FRACTION, 0, Purpose.TEST_SPLIT)
-        return arrays((images[rows], labels[rows]), (images[held], labels[held]), list(self.train))
+        return arrays_without_test(images, labels, list(self.train))
 
 
 FOLDERS = Folders(

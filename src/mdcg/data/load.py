@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
+import contextlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from mdcg.data.cache import Arrays, cache_folder, check, digest_of, read_cache, write_cache
-from mdcg.data.dataset import Dataset, Split
-from mdcg.data.record import Bundled, DatasetRecord, Published, Source
+from mdcg.data.cache import cache_file, cache_folder, read_cache
+from mdcg.data.content import Arrays, digest_of
+from mdcg.data.dataset import Dataset
+from mdcg.data.prepare import content_of, read_anew
+from mdcg.data.published import Downloaded, Published
+from mdcg.data.record import Bundled
 from mdcg.data.registry import DATASETS, record_of
-from mdcg.errors import MdcgError
-from mdcg.files import remove_partial, shown
+from mdcg.files import shown
 
 
 def load(name: str, data: Path | None = None, size: int | None = None, download: bool = False) -> Dataset:
@@ -27,21 +28,7 @@ def load(name: str, data: Path | None = None, size: int | None = None, download:
     10
     """
     record = record_of(name)
-    source = record.source(data, size, download)
-    content = read_anew(record, source) if source.path is None else _cached(record, source, source.path)
-    _, height, width, channels = content.train_images.shape
-    pixels = record.preprocessing_for((channels, height, width))
-    return Dataset(
-        name=name,
-        train=Split(content.train_images, content.train_labels.numpy()),
-        test=Split(content.test_images, content.test_labels.numpy()),
-        class_names=content.class_names,
-        mean=pixels.mean or content.mean,
-        std=pixels.std or content.std,
-        padding=pixels.padding,
-        flip=pixels.flip,
-        fingerprint=content.digest or digest_of(content),
-    )
+    return Dataset.of(record, content_of(record, record.source(data, size, download)))
 
 
 def verify(name: str, data: Path | None = None, size: int | None = None) -> str:
@@ -53,7 +40,7 @@ def verify(name: str, data: Path | None = None, size: int | None = None) -> str:
     if source.path is None:
         package = record.part_of if isinstance(record, Bundled) else ""
         return f"{name}: {images}" + (f", part of {package}." if package else ".")
-    file = _cache_file(source.label, source.path, source.stamp())
+    file = cache_file(source.label, source.path, source.stamp())
     cached = read_cache(file)
     if cached is not None and not (cached.digest == digest_of(cached) == digest_of(fresh)):
         file.unlink()
@@ -69,59 +56,36 @@ class CachedFile:
     size: int  # bytes
     content: str  # in words
 
+    @property
+    def name(self) -> str:
+        """The file as it is called in the cache folder: with its own folder, where it has one."""
+        return self.path.relative_to(cache_folder()).as_posix()
+
+    def remove(self) -> None:
+        """Remove the file, and with the last one its folder."""
+        self.path.unlink(missing_ok=True)
+        if self.path.parent != cache_folder():
+            with contextlib.suppress(OSError):  # others are left in it
+                self.path.parent.rmdir()
+
 
 def cached_files() -> list[CachedFile]:
-    """What lies in the cache folder: datasets as they were read, and archives that were downloaded; nothing else's."""
-    archives = {one.archive: one.name for one in DATASETS.values() if isinstance(one, Published)}
-    found = []
-    for path in sorted(cache_folder().glob("*")):
-        if not path.is_file():
-            continue
-        if path.name in archives:
-            content = f"the archive of {archives[path.name]}"
-        elif re.fullmatch(r".+-[0-9a-f]{12}-[^-]+\.safetensors", path.name):
+    """What lies in the cache folder: datasets as they were read, and files that were downloaded; nothing else's."""
+    folder, found = cache_folder(), []
+    for record in DATASETS.values():
+        for name in record.downloads if isinstance(record, Downloaded) else ():
+            if (folder / name).is_file():
+                what = "the archive" if isinstance(record, Published) else "a file"
+                found.append(CachedFile(folder / name, (folder / name).stat().st_size, f"{what} of {record.name}"))
+    for path in folder.glob("*.safetensors"):
+        if re.fullmatch(r".+-[0-9a-f]{12}-[^-]+\.safetensors", path.name) and path.is_file():
             read = read_cache(path)
             content = _in_words(read) if read else "images, no longer readable"
-        else:
-            continue
-        found.append(CachedFile(path, path.stat().st_size, content))
-    return found
+            found.append(CachedFile(path, path.stat().st_size, content))
+    return sorted(found, key=lambda file: file.name)
 
 
 def _in_words(content: Arrays) -> str:
     images, names = len(content.train_labels) + len(content.test_labels), content.class_names
     some = ", ".join(map(shown, names[:3])) + (", …" if len(names) > 3 else "")
     return f"{images:,} images of {len(names)} classes: {some}"
-
-
-def read_anew(record: DatasetRecord, source: Source) -> Arrays:
-    """Read the images from their source, not from the cache."""
-    try:
-        content = source.read()
-        check(content, record.shape)
-    except MdcgError:
-        raise
-    except Exception as error:  # a reader is anybody's code
-        reason = (str(error).splitlines() or [""])[0].rstrip(".")
-        kind = "" if type(error) is ValueError and reason else f"{type(error).__name__}: "
-        raise MdcgError(f"the dataset {record.name} cannot be read ({kind}{reason}); fix its 'read'.") from error
-    return content
-
-
-def _cached(record: DatasetRecord, source: Source, path: Path) -> Arrays:
-    file = _cache_file(source.label, path, source.stamp())
-    content = read_cache(file)
-    if content is None:
-        write_cache(file, read_anew(record, source))
-        for outdated in set(file.parent.glob(_cache_file(source.label, path, "*").name)) - {file}:
-            outdated.unlink(missing_ok=True)  # the source has changed since
-        remove_partial(file.parent)
-        content = read_cache(file)
-        if content is None:
-            raise MdcgError(f"{file} could not be read back just after it was written; check the disk.")
-    return content
-
-
-def _cache_file(label: str, source: Path, stamp: str) -> Path:
-    place = hashlib.blake2b(os.fsencode(source), digest_size=6).hexdigest()
-    return cache_folder() / f"{label}-{place}-{stamp}.safetensors"

@@ -1,23 +1,19 @@
 """The record of a dataset: its names, where its images are, how they are prepared and how it is trained on.
 
-A dataset is an instance of a small class with `read`: of `Bundled`, where code or a package brings the images, or
-of `Published`, where they are in an archive that can be downloaded.
+A dataset is an instance of a small class with `read`: of `Bundled`, where code or a package brings the images, or of
+one in `published.py`, where they can be downloaded.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
-import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-from mdcg.data.cache import Arrays, cache_folder
-from mdcg.data.source import fetch, find, stamp
+from mdcg.data.content import Arrays
 from mdcg.errors import MdcgError
 
 Shape = tuple[int, int, int]  # channels, height, width
@@ -135,7 +131,8 @@ class DatasetRecord(ABC):
     def source(self, data: Path | None, size: int | None, download: bool | None) -> Source:
         """Find its images: in `data`, to be resized to `size`; `download` may fetch them, with None nothing does."""
 
-    def _refuse(self, size: int | None) -> None:
+    def refuse_size(self, size: int | None) -> None:
+        """Refuse an image size that is asked for, where all images have one already."""
         if size is not None:
             raise MdcgError(f"the image size of {self.name} is fixed; leave out --image-size, which is for folders.")
 
@@ -151,71 +148,5 @@ class Bundled(DatasetRecord):
         """All images and labels, the same ones every time; see `mdcg.data.arrays`."""
 
     def source(self, data: Path | None, size: int | None, download: bool | None) -> Source:
-        self._refuse(size)
+        self.refuse_size(size)
         return Source(self.read)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Published(DatasetRecord):
-    """A dataset with an archive that can be downloaded: found, checked, and cached once it was read."""
-
-    url: str
-    md5: str  # of the archive
-    folder: str = ""  # inside the archive: where that was unpacked, it is found too
-    probe: str = ""  # a file in this folder, by which it is known under any name
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not re.fullmatch(r"\w+://.*/[^/]+", self.url) or not re.fullmatch(r"[0-9a-f]{32}", self.md5):
-            raise MdcgError(
-                f"{self.name} cannot be downloaded from '{self.url}' with md5 '{self.md5}'; give the address of a file "
-                "and 32 hexadecimal digits."
-            )
-
-    @abstractmethod
-    def read(self, path: Path) -> Arrays:
-        """All images and labels, from the archive or the folder that was unpacked from it."""
-
-    @property
-    def archive(self) -> str:
-        """The name of the archive's file."""
-        return self.url.rsplit("/", 1)[-1]
-
-    def stamp(self, path: Path) -> str:
-        """A digest that changes when the files do: then they are read again."""
-        return stamp([path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file()))
-
-    def check(self, path: Path) -> None:
-        """Refuse an archive that is not the published one. Of a folder nothing is known: there `read` must look."""
-        if not path.is_file():
-            return
-        try:
-            with path.open("rb") as file:
-                found = hashlib.file_digest(file, "md5").hexdigest()
-        except OSError as error:
-            raise MdcgError(f"cannot read {path}: {error.strerror}; check its permissions.") from error
-        if found != self.md5:
-            raise MdcgError(
-                f"{path} is altered or cut short (its md5 is not {self.md5}); remove it and run 'mdcg data get'."
-            )
-
-    def source(self, data: Path | None, size: int | None, download: bool | None) -> Source:
-        self._refuse(size)
-        path = self._locate(data, download)
-        return Source(partial(self._checked, path), path, self.name, partial(self.stamp, path))
-
-    def _checked(self, path: Path) -> Arrays:
-        self.check(path)
-        return self.read(path)
-
-    def _locate(self, data: Path | None, download: bool | None) -> Path:
-        chosen = data or (Path(os.environ["MDCG_DATA"]) if os.environ.get("MDCG_DATA") else None)
-        if chosen is not None and not chosen.exists():
-            raise MdcgError(f"there is no file or folder {chosen}; correct --data (or $MDCG_DATA).")
-        root = chosen or cache_folder()
-        found = find(root, self.folder, self.archive, self.probe)
-        if found is None and (download is None or (chosen is not None and not download)):
-            where = f" --data {chosen}" if chosen else ""
-            missing = f"neither {self.folder} nor {self.archive} is" if self.folder else f"{self.archive} is not"
-            raise MdcgError(f"{missing} in {root}; run 'mdcg data get {self.name}{where}' first.")
-        return (found or fetch(self.url, self.md5, root)).resolve()

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from mdcg.data.cache import Arrays, arrays
 from mdcg.data.cifar import CIFAR10_MEAN, CIFAR10_STD
+from mdcg.data.content import Arrays, arrays
 from mdcg.data.decode import ImageArray, ImageFormat, ahead, decode
-from mdcg.data.record import Preprocessing, Protocol, Published
+from mdcg.data.published import Published
+from mdcg.data.record import Preprocessing, Protocol
 from mdcg.data.source import read, stamp
 from mdcg.errors import MdcgError
 

@@ -38,7 +38,8 @@ class DatasetCache:
 class Context:
     """Where runs are stored, what they are computed from and on, and who is told of them.
 
-    It holds names and paths, and opens what they stand for when asked: so it can be sent to another machine.
+    It holds names and paths, and opens what they stand for when asked: so it can be sent to another machine, unless a
+    dataset was given.
     """
 
     out: Path
@@ -54,6 +55,7 @@ class Context:
     display: Display = SILENT
     weights: Mapping[str, WeightsFile] = field(default_factory=dict)  # by digest
     datasets: DatasetCache = field(default_factory=DatasetCache, compare=False, repr=False)
+    given: Dataset | None = field(default=None, compare=False, repr=False)  # in Python, in place of `data`
 
     @property
     def store(self) -> Store:
@@ -61,7 +63,11 @@ class Context:
 
     def dataset(self, asked: RunSpec | Recipe) -> Dataset:
         """The images that a run or a recipe is about."""
-        return self.datasets.load(parse(asked.scenario)[0], self.data, asked.image_size)
+        name, _ = parse(asked.scenario)
+        if self.given is not None and name == self.given.name:
+            self.given.record.refuse_size(asked.image_size)
+            return self.given
+        return self.datasets.load(name, self.data, asked.image_size)
 
     def compute(self, spec: RunSpec) -> Compute:
         """The device of this machine, with the run's precision."""

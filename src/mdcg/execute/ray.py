@@ -39,6 +39,11 @@ class RayExecutor:
 
     def prepare(self, context: Context) -> Context:
         """The context with the cluster's device: its GPUs where it has any, unless another is asked for."""
+        if context.given is not None:
+            raise MdcgError(
+                f"the dataset {context.given.name} was given in Python and is in this process alone, where a cluster "
+                "cannot reach it; train here, or put its images into a folder that all nodes see, for folder:PATH."
+            )
         if not self._ray.is_initialized():
             _connect(self._ray, self._address)
         has = self._ray.cluster_resources()

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mdcg.data import Dataset
 from mdcg.errors import MdcgError
 from mdcg.methods import METHODS
 from mdcg.methods.base import Value
@@ -96,7 +97,7 @@ def _value(spec: RunSpec, axis: str) -> Value:
 
 def chosen_recipe(keys: Mapping[str, Any], found: Sequence[SearchResult]) -> dict[str, Any]:
     """A recipe with what was chosen, for `run` and `sweep`: on the test images, with the paper's seeds."""
-    left_out = {"hold_out", "memory", "seeds", "out"}
+    left_out = {"hold_out", "memory", "seeds", "out"} | ({"data"} if isinstance(keys.get("data"), Dataset) else set())
     plain = {key: value for key, value in keys.items() if key not in left_out and not key.startswith("set.")}
     asked = make_recipe(**plain).model_dump(exclude_unset=True, mode="json")
     fixed = {

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mdcg.data import Dataset
+from mdcg.errors import MdcgError
 from mdcg.execute.context import Context
 from mdcg.execute.local import Executor, LocalExecutor
 from mdcg.execute.plan import Plan, Undone, make_plan, say_what_is_repeated
@@ -24,6 +26,7 @@ from mdcg.recipes.document import Document, read_document
 from mdcg.recipes.grid import GridCell, choose, expand
 from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
+from mdcg.scenario import parse
 from mdcg.trackers import Tracker, TrackerSet
 
 logger = logging.getLogger(__name__)
@@ -68,12 +71,19 @@ class Sweep:
     ) -> Sweep:
         """The sweep of a document; `given` (seeds, out, data, device, …) overrides what it says beside its axes.
 
-        A backbone that is given, not one that the document names, may be an object or code to import.
+        A backbone that is given, not one that the document names, may be an object or code to import; `data` may be a
+        `Dataset`.
         """
         trackers = TrackerSet(log)  # or say what is missing, before anything trains
+        own = _own_dataset(given)
         found = expand(document, given | {"backbone": _backbones(given.get("backbone"))})
         base = found[0].recipe
-        context = Context(base.out, base.data, base.device, members, tuple(probes), trackers, fresh, pixels)
+        if own is not None:
+            _check_named(own, [one.recipe.scenario for one in found])
+        context = Context(
+            *(base.out, None if own else base.data, base.device, members, tuple(probes), trackers, fresh, pixels),
+            given=own,
+        )
         cells = choose(found, context.dataset, only or {})
         paths = {one.recipe.weights for one in found}
         files = [WeightsFile.of(path) for path in paths if path and path.is_file()]  # of what is not wanted, maybe none
@@ -113,6 +123,27 @@ class Sweep:
         store = self.context.store
         found = [store.finished(spec) for spec in self.specs]
         return {record.spec.name: record for record in found if record is not None}
+
+
+def _own_dataset(given: dict[str, Any]) -> Dataset | None:
+    """Take a dataset of one's own out of what is given; a path is left there."""
+    data = given.get("data")
+    if data is not None and not isinstance(data, str | Path | Dataset):
+        raise MdcgError(
+            f"data is {type(data).__name__}; give a path, or a dataset as mdcg.Dataset.from_arrays makes one.",
+            about="data",
+        )
+    return given.pop("data") if isinstance(data, Dataset) else None
+
+
+def _check_named(own: Dataset, scenarios: Sequence[str]) -> None:
+    """Refuse a dataset that was given and that no scenario asks for."""
+    if all(parse(name)[0] != own.name for name in scenarios):
+        raise MdcgError(
+            f"the scenario {scenarios[0]} is not one of the dataset {own.name}, which is given as data; write "
+            f"{own.name}-{parse(scenarios[0])[1]}, or leave data out.",
+            about="scenario",
+        )
 
 
 def _backbones(given: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mdcg import paper
-from mdcg.data import record_of
+from mdcg.data import is_known, record_of
 from mdcg.errors import MdcgError
 from mdcg.recipes.recipe import Recipe
 from mdcg.registry import Registry, first_line
@@ -104,8 +104,8 @@ def usual_memory(scenario: str) -> int:
 def _memories_of(scenario: str) -> tuple[int, ...]:
     """The dataset's own memory sizes, for its usual numbers of tasks: what suits these need not suit others."""
     name, tasks = parse(scenario)
-    record = record_of(name)
-    return record.memories if tasks in record.tasks else ()
+    record = record_of(name) if is_known(name) else None  # it may have been given in Python
+    return record.memories if record and tasks in record.tasks else ()
 
 
 def recipe_of(asked: Recipe, methods: Sequence[str], memory: list[int], **settings: Any) -> Recipe:

@@ -5,26 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from mdcg.data.registry import is_known
 from mdcg.figures.base import usual_memory
 from mdcg.methods import METHODS
 from mdcg.models import HEADS
 from mdcg.results.settings import alike
 from mdcg.runs.finished import FinishedRun
-from mdcg.scenario import parse
 
 #: In these members of one drawing may differ.
 FREE = {"method", "hyperparameters", "memory", "head", "head_settings", "seed", "evaluate_every"}
 
 
 def installed(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
-    """The runs whose method, head and dataset are here: of others, whose package is gone, nothing is known."""
+    """The runs whose method and head are here: of others, whose package is gone, nothing is known."""
     methods, heads = METHODS.names(), HEADS.names()
-    return [
-        run
-        for run in runs
-        if run.spec.method in methods and run.spec.head in heads and is_known(parse(run.spec.scenario)[0])
-    ]
+    return [run for run in runs if run.spec.method in methods and run.spec.head in heads]
 
 
 def one_protocol(runs: Sequence[FinishedRun]) -> list[FinishedRun]:

@@ -15,13 +15,13 @@ from sklearn.utils.multiclass import check_classification_targets
 from torch import Tensor
 
 from mdcg.data.decode import ImageArray, ImageFormat, Resize
+from mdcg.data.given import as_array, check_class_name
 from mdcg.data.images import ImageReader, OnError
 from mdcg.draws import Ints
 from mdcg.errors import InputError, MdcgError
 from mdcg.files import shown
 from mdcg.saved import Label, Setup
 
-LONGEST = 200  # characters of a class's name
 DEFAULT_SIZE = 64  # pixels of the side to which images of files are brought
 Shape = tuple[int, int, int]  # channels, height, width
 
@@ -102,7 +102,11 @@ def as_images(given: Any, shape: Shape | None) -> Tensor:
     """Pixels as (n, height, width, channels), of the shape (channels, height, width) that is known, if it is."""
     if isinstance(given, str | Path):
         raise InputError(f"'{given}' is one path; give a list of paths, for instance [{str(given)!r}].")
-    x = given.cpu() if isinstance(given, Tensor) else _as_tensor(given)
+    x = (
+        given.cpu()
+        if isinstance(given, Tensor)
+        else torch.from_numpy(np.require(as_array(given), requirements=["C", "W"]))
+    )
     wanted = f"(n, {shape[1]}, {shape[2]}, {shape[0]})" if shape else "(n, height, width, channels)"
     found = f"{str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"
     if shape and shape[0] == 1 and x.ndim == 3:
@@ -113,14 +117,6 @@ def as_images(given: Any, shape: Shape | None) -> Tensor:
     if shape and (x.shape[3], x.shape[1], x.shape[2]) != shape:
         raise InputError(f"images must have shape {wanted}, as those that were learned, not {found}.")
     return x
-
-
-def _as_tensor(given: Any) -> Tensor:
-    try:
-        return torch.from_numpy(np.require(np.asarray(given), requirements=["C", "W"]))
-    except (TypeError, ValueError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise InputError(f"images must be an array of uint8 from 0 to 255 ({reason}).") from error
 
 
 def as_labels(given: Any, images: int) -> list[Label]:
@@ -165,9 +161,7 @@ def as_file(path: Path | str) -> Path:
 
 def _as_label(label: Any) -> Label:
     if isinstance(label, str):
-        if not label.strip() or len(label) > LONGEST or not label.isprintable():
-            shown = repr(label if len(label) <= 40 else f"{label[:40]}…")
-            raise InputError(f"{shown} cannot name a class; use a line of 1 to {LONGEST} printable characters.")
+        check_class_name(label)
         return label
     if isinstance(label, bool | int) or (isinstance(label, float) and math.isfinite(label)):
         return label

@@ -48,7 +48,7 @@ def defaults(preset: Preset, kind: type[Method], scenario: str, memory: int, usu
 
 def augmented(dataset: Dataset, augmentation: Preset) -> Dataset:
     """The dataset with crop, flip and normalisation as asked for."""
-    chosen = record_of(dataset.name).published if augmentation == "published" else None
+    chosen = dataset.record.published if augmentation == "published" else None
     if chosen is None:
         return dataset
     mean, std = chosen.mean or dataset.mean, chosen.std or dataset.std

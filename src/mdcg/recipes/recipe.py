@@ -183,7 +183,7 @@ class Recipe(BaseModel):
         kind = METHODS[name]
         memory = self.memory[0] if kind.uses_memory else 0
         known, tasks = parse(self.scenario)
-        record = record_of(known)
+        record = dataset.own or record_of(known)
         try:
             task_sizes(dataset.classes, tasks)
         except MdcgError as error:

@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from mdcg.data import DATASETS, Dataset, DatasetRecord, Split, load, record_of, register_dataset
-from mdcg.data.cache import digest_of
-from mdcg.data.load import read_anew
+from mdcg.data.content import digest_of
+from mdcg.data.prepare import read_anew
 from mdcg.errors import MdcgError
 from mdcg.execute.context import Context, DatasetCache
 from mdcg.execute.sweep import Sweep

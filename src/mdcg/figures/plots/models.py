@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from mdcg.data import record_of
+from mdcg.data import is_known, record_of
 from mdcg.data.record import Shape
 from mdcg.execute.context import Context
 from mdcg.models import HEADS, Head, build_backbone
@@ -21,6 +21,11 @@ def given(asked: Recipe) -> tuple[Shape, str]:
     record = record_of(parse(asked.scenario)[0])
     shape = record.shape or Context(asked.out, asked.data).dataset(asked).shape
     return shape, asked.backbone or record.protocol_for(shape).backbone
+
+
+def has_known_shape(spec: RunSpec) -> bool:
+    """Whether the shape of a run's images is known: not if the dataset was given in Python, or its package is gone."""
+    return spec.image_size is not None or is_known(parse(spec.scenario)[0])
 
 
 def shape_of(spec: RunSpec) -> Shape:
