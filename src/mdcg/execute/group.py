@@ -194,6 +194,7 @@ def _record(spec: RunSpec, group: Group, state: State, k: int, compute: Compute)
     return Record(
         spec=spec,
         sizes=list(view.scenario.sizes),
+        tasks=None if view.scenario.tasks is None else [list(own) for own in view.scenario.tasks],
         order=list(order),
         class_names=[group.dataset.class_names[label] for label in order],
         correct=state.correct[k].tolist(),

@@ -24,10 +24,11 @@ from mdcg.errors import MdcgError, unknown
 from mdcg.methods import METHODS
 from mdcg.recipes.document import Document, Place, key_name, written
 from mdcg.recipes.parsing import read_value
-from mdcg.recipes.recipe import Recipe, make_recipe
+from mdcg.recipes.recipe import TABLE, Recipe, make_recipe
 from mdcg.runs.spec import RunSpec
+from mdcg.scenario import Stream
 
-NOT_AXES = {"title", "seeds", "methods", "set", "out", "data", "device"}  # they belong to the base
+NOT_AXES = {"title", "seeds", "methods", "set", "out", "data", "device", "tasks", "order", "sizes"}  # of the base
 OUTERMOST = ("method", "memory")  # of lists beside the axes: what a table is read by
 MEMORY = "memory"
 
@@ -72,7 +73,9 @@ def label(cell: GridCell, without: Collection[str] = ()) -> str:
     """
     parts = []
     for axis, value in cell.labels.items():
-        known = key_name(axis) in RunSpec.model_fields and isinstance(read_value(value), int | float)
+        key = key_name(axis)
+        known = key in RunSpec.model_fields and isinstance(read_value(value), int | float)
+        known = known or key in Stream.model_fields
         if axis not in without:
             parts.append(f"{axis.removeprefix('set.')} {value}" if known or axis.startswith("set.") else value)
     return ", ".join(parts) or cell.specs[0].method
@@ -257,6 +260,8 @@ class _Keys:
             about = error.about or ""
             within = (place for key, place in self.places.items() if key.startswith(f"{about}."))
             place = self.places.get(about) or next(within, None)
+            if place is None and about in TABLE:
+                place = self.places.get("scenario")
             if place and about:
                 raise document.error(place, str(error)) from error
             if about in self.keys or document.path is None:  # it was given on the command line

@@ -9,13 +9,14 @@ from functools import cached_property
 import numpy as np
 
 from mdcg.data import Dataset
-from mdcg.draws import Ints, Purpose, hold_out
+from mdcg.draws import Ints, Purpose, hold_out, permutation, stream
 from mdcg.errors import MdcgError
 from mdcg.memory import Draw, share_of_task
 from mdcg.methods import Method
 from mdcg.methods.base import Passes
 from mdcg.models.weights import WeightsFile
-from mdcg.scenario import Scenario
+from mdcg.scenario import Scenario, Stream
+from mdcg.train.online import OnlineStream
 
 SMALL = 16  # pixels of an image's side
 
@@ -44,9 +45,10 @@ class Training:
     hold_out: float = 0.0  # fraction of the training images that is evaluated on in place of the test images
     evaluate_every: int = 0  # epochs between evaluations within a task; 0: only at its end
     passes: Passes = "joint"  # whether memory images go through the network with the current ones or by themselves
-    outputs: int | None = None  # of a head that has all from the start; None: as many as the dataset has classes
+    outputs: int | None = None  # of a head that has all from the start; None: as many as there are classes
     backbone_lr: float | None = None  # learning rate of the backbone; None: as `lr`, 0: it stays as it is
     weights: WeightsFile | None = None  # the backbone's at the beginning; None: each member's seed makes its own
+    stream: Stream = Stream()  # how classes and images come
 
     @property
     def frozen(self) -> bool:
@@ -76,17 +78,42 @@ class Group:
     @property
     def outputs(self) -> int:
         """Outputs of a head that has all of them from the start."""
-        return self.training.outputs or self.dataset.classes
+        return self.training.outputs or self.classes
+
+    @property
+    def classes(self) -> int:
+        """The number of classes that come in all tasks together."""
+        return len(self.views[0].scenario.order)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The number of classes of each task."""
+        """The number of classes that are new in each task."""
         return self.views[0].scenario.sizes
+
+    @property
+    def online(self) -> bool:
+        """Whether each image comes once."""
+        return self.training.stream.online
+
+    @property
+    def boundaries(self) -> bool:
+        """Whether the method is told where tasks begin: always, but in an online stream only if it needs that."""
+        return not self.online or self.method.needs_boundaries
+
+    def modules(self, task: int) -> int:
+        """The tasks whose classes the head has during a task: where borders are blurry, the next one's have come."""
+        return min(task + 2, self.training.tasks) if self.training.stream.blurry else task + 1
+
+    def past(self, task: int) -> tuple[int, ...]:
+        """The classes of each past task that had new ones, for a method that is told of them."""
+        return tuple(size for size in self.sizes[:task] if size) if self.boundaries else ()
 
     def memory_draws(self, task: int) -> list[Draw]:
         """The batches that every step of a task takes from memory."""
         if not self.method.gradient_per_task:
-            return self.method.memory_draws(self.training.batch_size, self.sizes[:task])
+            # Where nobody tells of tasks, what came a moment ago may be in memory.
+            known = self.past(task) if self.boundaries else self.sizes[: task + 1]
+            return self.method.memory_draws(self.training.batch_size, known)
         draws, most = [], np.sort(self.dataset.counts())[::-1]
         for past in range(task):
             share = share_of_task(self.members[0].memory, self.training.tasks, past)
@@ -117,16 +144,35 @@ class Group:
             MemberData(self.dataset, self._scenario(member), member.seed, self.training) for member in self.members
         )
 
+    @cached_property
+    def streams(self) -> tuple[OnlineStream, ...]:
+        """The online stream that each member sees."""
+        tasks, batch = range(self.training.tasks), self.training.batch_size
+        return tuple(
+            OnlineStream.of([view.task_images(task) for task in tasks], own.seed, batch, own.memory, self.boundaries)
+            for view, own in zip(self.views, self.members, strict=True)
+        )
+
+    @property
+    def places(self) -> int:
+        """The places of the largest memory."""
+        return max(member.memory for member in self.members)
+
     def _scenario(self, member: Member) -> Scenario:
-        return self.scenario or Scenario.build(self.dataset.classes, self.training.tasks, member.seed)
+        training = self.training
+        return self.scenario or Scenario.of(training.stream, training.tasks, self.dataset.class_names, member.seed)
 
 
 class MemberData:
-    """A member's view of the dataset: which images belong to which task, by class position."""
+    """A member's view of the dataset: which images come in which task, by class position.
+
+    Every image comes in one task. Those of a class that is in several tasks are shared out among them; where borders are
+    blurry, a share of each class's images comes in the task before or after its own.
+    """
 
     def __init__(self, dataset: Dataset, scenario: Scenario, seed: int, training: Training) -> None:
-        self.scenario = scenario
-        position = self.scenario.position_of_label()
+        self.scenario, self.seed, self.blurry = scenario, seed, training.stream.blurry
+        position = self.scenario.position_of_label(dataset.classes)
         train = np.arange(len(dataset.train))
         if training.hold_out:
             if not 0 < training.hold_out < 1:
@@ -139,19 +185,55 @@ class MemberData:
             eval_labels = dataset.test.labels
         self.train_positions = position[dataset.train.labels]  # of every training image
         self.eval_positions = position[eval_labels]  # of every image of the split evaluated on
-        own = self.train_positions[train]
-        self._train_of = [train[own == c] for c in range(dataset.classes)]
+        self.eval_indices = self.eval_indices[self.eval_positions[self.eval_indices] >= 0]
+        own, classes = self.train_positions[train], len(scenario.order)
+        self._train_of = [train[own == c] for c in range(classes)]
         seen = self.eval_positions[self.eval_indices]
-        self.eval_total = np.bincount(seen, minlength=dataset.classes)
+        self.eval_total = np.bincount(seen, minlength=classes)
 
     def train_indices(self, positions: range) -> Ints:
         """The training images of these classes."""
-        return np.concatenate([self._train_of[position] for position in positions])
+        return np.concatenate([np.empty(0, np.int64), *(self._train_of[position] for position in positions)])
 
-    def by_class(self, positions: range) -> dict[int, Ints]:
-        """The training images of each of these classes."""
-        return {position: self._train_of[position] for position in positions}
+    def arrivals(self, task: int) -> dict[int, Ints]:
+        """The training images that come in a task, by class."""
+        return {position: images[task] for position, images in self._by_task.items() if len(images[task])}
+
+    def task_images(self, task: int) -> Ints:
+        """All training images that come in a task."""
+        return np.concatenate([np.empty(0, np.int64), *self.arrivals(task).values()])
 
     def eval_indices_of(self, classes: int) -> Ints:
         """The images to evaluate on, of the first `classes` positions."""
         return self.eval_indices[self.eval_positions[self.eval_indices] < classes]
+
+    @cached_property
+    def _by_task(self) -> dict[int, list[Ints]]:
+        """The images of each class that come in each task."""
+        tasks = range(len(self.scenario.sizes))
+        of_task = [set(self.scenario.classes_of(task)) for task in tasks]
+        found = {}
+        for position, images in enumerate(self._train_of):
+            own = [task for task in tasks if position in of_task[task]]
+            parts = [np.empty(0, np.int64) for _ in tasks]
+            if len(own) == 1:
+                parts[own[0]] = images
+            else:
+                shuffled = images[permutation(len(images), stream(self.seed, Purpose.RETURN, position))]
+                for task, part in zip(own, np.array_split(shuffled, len(own)), strict=True):
+                    parts[task] = np.sort(part)
+            found[position] = self._blurred(parts, position) if self.blurry else parts
+        return found
+
+    def _blurred(self, parts: list[Ints], position: int) -> list[Ints]:
+        """Move a share of each task's images to its neighbours, half to each, or all to the only one."""
+        rng = stream(self.seed, Purpose.BLUR, position)
+        last, blurred = len(parts) - 1, [list[Ints]() for _ in parts]
+        for task, images in enumerate(parts):
+            shuffled = images[permutation(len(images), rng)]
+            moved = round(self.blurry * len(images)) if last else 0
+            before = 0 if task == 0 else moved if task == last else moved // 2
+            blurred[max(task - 1, 0)].append(shuffled[:before])
+            blurred[min(task + 1, last)].append(shuffled[before:moved])
+            blurred[task].append(np.sort(shuffled[moved:]))
+        return [np.concatenate(own) for own in blurred]
