@@ -14,7 +14,7 @@ Matrix = npt.NDArray[np.float64]
 
 
 def accuracy_matrix(correct: npt.ArrayLike, total: npt.ArrayLike, tasks: Sequence[Sequence[int]]) -> Matrix:
-    """Compute R from counts: correct[i, c] of class c after task i, of total[c] images; `tasks` are each task's classes.
+    """Compute R from counts: correct[i, c] of class c after task i, of total[c] images; tasks[j] are task j's classes.
 
     >>> accuracy_matrix([[3, 1, 0, 0], [2, 0, 4, 2]], [4, 4, 4, 4], [[0, 1], [2, 3]])
     array([[50., nan],

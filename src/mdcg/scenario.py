@@ -48,17 +48,19 @@ class Stream(BaseModel):
         own = self.model_dump(mode="json", exclude_defaults=True)
         return own | ({"returning": True} if self.returning else {})
 
-    def __str__(self) -> str:
-        """The stream in a few words; empty for the usual one.
+    def in_words(self, most: int = 60) -> str:
+        """The stream in words; empty for the usual one. Lists that need more than `most` letters are cut short.
 
-        >>> str(Stream(sizes=(5, 1, 4), blurry=0.1, online=True))
-        'tasks of 5, 1, 4 classes, blurry 0.1, online'
+        >>> Stream(sizes=(5, 1, 4), blurry=0.1, online=True).in_words()
+        'tasks of 5+1+4 classes, blurry 0.1, online'
+        >>> Stream(tasks=(("cat", "dog"), ("car",))).in_words()
+        'tasks cat, dog | car'
         """
         parts = []
         if self.tasks is not None:
-            parts.append("tasks " + " | ".join(", ".join(task) for task in self.tasks))
+            parts.append(_cut("tasks " + " | ".join(", ".join(task) for task in self.tasks), most))
         if self.sizes is not None:
-            parts.append(f"tasks of {', '.join(map(str, self.sizes))} classes")
+            parts.append(_cut(f"tasks of {'+'.join(map(str, self.sizes))} classes", most))
         parts += [f"blurry {self.blurry:g}"] * (self.blurry > 0) + ["online"] * self.online
         return ", ".join(parts)
 
@@ -96,10 +98,9 @@ class Scenario:
         names = list(dict.fromkeys(name for task in stream.tasks for name in task))
         position = {name: place for place, name in enumerate(names)}
         of_tasks = tuple(tuple(position[name] for name in task) for task in stream.tasks)
-        seen = list(accumulate((max(own) + 1 for own in of_tasks), max))
-        sizes = tuple(after - before for before, after in zip([0, *seen], seen, strict=False))
         label = {name: place for place, name in enumerate(class_names)}
-        return cls(tuple(label[name] for name in names), sizes, of_tasks if stream.returning else None)
+        order = tuple(label[name] for name in names)
+        return cls(order, new_in_each(of_tasks), of_tasks if stream.returning else None)
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -141,6 +142,20 @@ def task_sizes(classes: int, tasks: int) -> tuple[int, ...]:
     return (small + 1,) * larger + (small,) * (tasks - larger)
 
 
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
+
+
+def new_in_each(tasks: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """The number of classes that are new in each task, of tasks whose classes are numbered by arrival.
+
+    >>> new_in_each([[0, 1], [1, 2], [0]])
+    (2, 1, 0)
+    """
+    seen = list(accumulate((max(own) + 1 for own in tasks), max))
+    return tuple(after - before for before, after in zip([0, *seen], seen, strict=False))
+
+
 def make_stream(
     class_names: Sequence[str],
     count: int,
@@ -180,9 +195,7 @@ def make_stream(
     return Stream(tasks=split, blurry=blurry, online=online)
 
 
-def _sizes(
-    classes: int, count: int, sizes: Sequence[int] | None, first: int | None
-) -> tuple[int, ...] | None:
+def _sizes(classes: int, count: int, sizes: Sequence[int] | None, first: int | None) -> tuple[int, ...] | None:
     """The number of classes of each task; None where they are as even as can be."""
     if sizes is not None and first is not None:
         raise MdcgError("'sizes' says how many classes come first; leave 'first' out.", about="first")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,13 +15,15 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from mdcg.draws import Purpose, stream
-from mdcg.methods import METHODS, Step
+from mdcg.methods import Step
+from mdcg.methods.md import MarginDampening
 from mdcg.scenario import Stream
+from mdcg.testing.groups import CPU, check_company, check_resumed
 from mdcg.train import state as states
 from mdcg.train.epoch import draw_epoch, steps_per_epoch
 from mdcg.train.group import Group
 from mdcg.train.loop import Trainer, total_steps
-from mdcg.train.online import OnlineStream, reservoir
+from mdcg.train.online import OnlineStream, find_stages, reservoir
 from mdcg.train.precision import Compute
 from mdcg.train.signals import Stopped
 from tests.conftest import toy_dataset, toy_group
@@ -98,7 +100,7 @@ def test_a_reservoir_as_a_list(images: int, places: int, seed: int) -> None:
         assert taken[number] == (place if place < places else -1)
         if place < places:
             held[place] = number
-    coming = OnlineStream(np.arange(images), taken, np.array([0, images]), 1, places)
+    coming = OnlineStream(np.arange(images), taken, np.array([0, images]), np.array([0]), 1, places)
     assert [int(number) for number in coming.held(images) if number >= 0] == held
 
 
@@ -123,8 +125,9 @@ def test_what_an_online_stream_brings_and_replays(
 ) -> None:
     """Against a list of what is held, changed image by image."""
     ends = np.cumsum([0, *sizes])
-    tasks = [np.arange(start, end) for start, end in zip(ends, ends[1:], strict=False)]
-    coming = OnlineStream.of(tasks, seed, batch, memory, keep_past=past_only)
+    tasks = [np.arange(start, end) for start, end in itertools.pairwise(ends)]
+    coming = OnlineStream.of(tasks, seed, batch, memory)
+    coming = coming.sparing_the_past() if past_only else coming
     held: dict[int, int] = {}
     seen: list[int] = []
     for task, own in enumerate(tasks):
@@ -185,7 +188,9 @@ def test_the_path_of_graphs_gives_the_same_bits(method: str, kind: str, monkeypa
 
 def test_an_online_run_of_der_equals_a_plain_loop() -> None:
     """With the logits that each image had when it came, in a dictionary."""
-    group = toy_group(toy_dataset([30, 41, 33, 28]), "der", [(3, 7, {"alpha": 0.3, "beta": 0.7})], tasks=2, batch_size=8)
+    group = toy_group(
+        toy_dataset([30, 41, 33, 28]), "der", [(3, 7, {"alpha": 0.3, "beta": 0.7})], tasks=2, batch_size=8
+    )
     group = _with(group, Stream(online=True))
     trainer = Trainer(group, CPU64)
     ours = trainer.train(states.fresh(group, CPU64))
@@ -235,10 +240,8 @@ def test_margin_dampening_of_old_and_new_images(seed: int, old: int, new: int) -
     classes = old + new
     logits, memory, teacher = (torch.randn(1, 6, classes, generator=generator).double() for _ in range(3))
     labels = torch.randint(classes, (1, 6), generator=generator)
-    method = METHODS["md"](lam=0.4)
-    loss = method.loss(
-        Step(logits, labels, old, memory, labels, teacher_logits=teacher, past=(old,), revisits=True)
-    )
+    method = MarginDampening(lam=0.4)
+    loss = method.loss(Step(logits, labels, old, memory, labels, teacher_logits=teacher, past=(old,), revisits=True))
     total = F.kl_div(memory[0].log_softmax(1), teacher[0].log_softmax(1), log_target=True, reduction="batchmean")
     for row, y in zip(logits[0], labels[0].tolist(), strict=True):
         p = row.softmax(0)
@@ -252,9 +255,13 @@ def test_margin_dampening_of_old_and_new_images(seed: int, old: int, new: int) -
 
 def test_accuracy_within_an_online_task() -> None:
     """Every so many batches, on the classes of the tasks that have begun; it changes nothing."""
+    members: list[tuple[int, int, dict[str, float]]] = [(0, 12, {}), (1, 9, {})]
     watched, unwatched = (
-        _with(toy_group(toy_dataset([40] * 4), "replay", [(0, 12, {}), (1, 9, {})], tasks=2, **more), Stream(online=True))
-        for more in ({"evaluate_every": 2, "batch_size": 8}, {"batch_size": 8})
+        _with(
+            toy_group(toy_dataset([40] * 4), "replay", members, tasks=2, batch_size=8, evaluate_every=every),
+            Stream(online=True),
+        )
+        for every in (2, 0)
     )
     seen, plain = (Trainer(group, CPU64).train(states.fresh(group, CPU64)) for group in (watched, unwatched))
     for name, value in plain.model.state_dict().items():
@@ -263,7 +270,7 @@ def test_accuracy_within_an_online_task() -> None:
         assert [[step for step, _ in row["within"]] for row in rows] == [[2, 4, 6, 8]] * 2
         assert all(0 <= accuracy <= 100 for row in rows for _, accuracy in row["within"])
     stopped = iter([False] * 5 + [True])
-    saved: list[Any] = []
+    saved: list[tuple[dict[str, torch.Tensor], states.PlainValues]] = []
     with pytest.raises(Stopped):
         Trainer(watched, CPU64, lambda *dumped: saved.append(dumped), stopped.__next__).train(
             states.fresh(watched, CPU64)
@@ -285,6 +292,76 @@ def test_an_online_epoch_has_whole_batches(more: int, batch: int) -> None:
         assert int(steps_per_epoch(group, task)[0]) == len(own) // batch
         order = np.argsort(stream(4, Purpose.ORDER, task).random(len(own)), kind="stable")
         assert draws.index.flatten().tolist() == own[order][: draws.index.numel()].tolist()
+
+
+@given(st.data(), st.integers(1, 6), st.integers(2, 5))
+@settings(max_examples=60)
+def test_stages_are_found_as_by_looking_at_batch_after_batch(data: st.DataObject, look_ahead: int, batch: int) -> None:
+    steps = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
+    starts = np.cumsum([0, *steps])
+    classes = np.array([[data.draw(st.integers(0, 5)) for _ in range(batch)] for _ in range(int(starts[-1]))])
+    stages, order = find_stages(classes, starts[:-1], look_ahead)
+    seen: list[int] = []
+    expected = []
+    for step, row in enumerate(classes.tolist()):
+        new = [c for c in row if c not in seen]
+        arrived: list[int] = []
+        if new:
+            for ahead in classes[step : step + look_ahead].tolist():
+                arrived += [c for c in dict.fromkeys(ahead) if c not in seen + arrived]
+        seen += arrived
+        if arrived or step in starts[:-1]:
+            task = max(t for t, start in enumerate(starts[:-1]) if start <= step)
+            expected.append((step, len(arrived), task))
+    assert list(zip(stages.starts, stages.sizes, stages.tasks, strict=True)) == expected
+    assert order == seen
+    assert [stages.closes(stage) for stage in range(len(expected))] == [
+        stage + 1 == len(expected) or expected[stage + 1][2] != task for stage, (_, _, task) in enumerate(expected)
+    ]
+
+
+def test_a_run_that_finds_its_tasks_is_told_nothing_it_needs() -> None:
+    """Where classes come task by task, and each at once, it finds the tasks: its results are those of a told one."""
+    dataset = toy_dataset([40, 55, 33, 47, 50, 41])
+    told, found = (
+        _with(
+            toy_group(dataset, "md-cg", [(1, 12, {"look_ahead": ahead}), (1, 20, {"look_ahead": ahead})], batch_size=8),
+            Stream(online=True),
+        )
+        for ahead in (0, 3)
+    )
+    assert found.stages.sizes == (2, 2, 2)
+    first, second = (Trainer(group, CPU64).train(states.fresh(group, CPU64)) for group in (told, found))
+    same = {name: first.model.state_dict()[name].shape for name in first.model.state_dict()}
+    assert same == {name: value.shape for name, value in second.model.state_dict().items()}
+    # Outputs are numbered by arrival, so that within a task weights start in another order.
+    orders = [group.views[0].scenario.order for group in (told, found)]
+    assert [set(order[2 * t : 2 * t + 2]) for order in orders[:1] for t in range(3)] == [
+        set(orders[1][2 * t : 2 * t + 2]) for t in range(3)
+    ]
+    assert [sorted(memory.indices()) for memory in first.memories] == [
+        sorted(memory.indices()) for memory in second.memories
+    ]
+
+
+@pytest.mark.parametrize("blurry", [0.0, 0.3])
+def test_a_run_that_finds_its_tasks(blurry: float) -> None:
+    """Alone as in company, stopped and resumed; R has a row for each task, however many stages there were."""
+    members = [(2, 12, {"look_ahead": 2, "lam": 0.5}), (2, 20, {"look_ahead": 2, "lam": 1.0})]
+    group = toy_group(toy_dataset([40, 55, 33, 47, 50, 41]), "md-cg", members, batch_size=4)
+    group = _with(group, Stream(online=True, blurry=blurry))
+    together = Trainer(group, CPU).train(states.fresh(group, CPU))
+    check_company(group, together)
+    check_resumed(group, together)
+    assert together.correct.shape == (2, 3, 6)
+    assert [row["task"] for row in together.history[0]] == [1, 2, 3]
+    assert sum(group.sizes) == 6
+    view = group.views[0]
+    for task in range(3):
+        now = {view.scenario.order[c] for c in view.scenario.classes_of(task)}
+        assert now == set(group._told[0].scenario.order[2 * task : 2 * task + 2])
+    if blurry:
+        assert len(group.sizes) > 3  # some classes were late, or early: stages and tasks do not begin together
 
 
 def _with(group: Group, coming: Stream) -> Group:

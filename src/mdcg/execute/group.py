@@ -219,4 +219,4 @@ def _measurements(state: State, k: int, probe: str) -> Measurements:
 def title_of(specs: Specs) -> str:
     """The name of a group while it trains."""
     first = specs[0]
-    return f"{first.method} on {first.scenario}" + (f" ({len(specs)} runs)" if len(specs) > 1 else "")
+    return f"{first.method} on {first.task_sequence}" + (f" ({len(specs)} runs)" if len(specs) > 1 else "")

@@ -126,7 +126,11 @@ def _title(cells: Sequence[GridCell], preset: Preset) -> str:
     """A title of what all runs of a sweep share."""
     specs = [spec for cell in cells for spec in cell.specs]
     sizes = {spec.memory for spec in specs} - {0}
-    parts = [specs[0].scenario, *([f"memory {sizes.pop()}"] if len(sizes) == 1 else [])]
+    alike = len({spec.stream for spec in specs}) == 1
+    parts = [
+        specs[0].task_sequence if alike else specs[0].scenario,
+        *([f"memory {sizes.pop()}"] if len(sizes) == 1 else []),
+    ]
     parts += ["as the published code"] if preset == "published" else []
     return ", ".join(parts) + held_out(specs[0])
 

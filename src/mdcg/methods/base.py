@@ -91,9 +91,9 @@ class Method(BaseModel):
     gradient_per_task: ClassVar[bool] = False  # see `combine`; each task has a fixed share of the memory then
     trains_on: ClassVar[TrainsOn] = "task"  # the task's images, all so far, those in memory
     starts_anew: ClassVar[bool] = False  # forgets all weights when a task begins
-    # The streams that it can learn besides tasks of new classes: those in which past classes come again (`Step.revisits`),
-    # and those in which each image comes once, where it may do without being told of tasks: `old` and `past` are then
-    # empty, and the memory batch, from the second step on, may hold what came a moment ago.
+    # The streams that it can learn besides tasks of new classes: those in which past classes come again, see
+    # `Step.revisits`; and those in which each image comes once, where it may do without being told of tasks: `old` and
+    # `past` are then empty, and the memory batch, from the second step on, may hold what came a moment ago.
     learns_revisits: ClassVar[bool] = False
     learns_online: ClassVar[bool] = False
     needs_boundaries: ClassVar[bool] = True
@@ -181,6 +181,11 @@ class Method(BaseModel):
         """The size of a second memory, besides the one that was asked for; draws say whether they are from it."""
         return 0
 
+    def looks_ahead(self) -> int:
+        """The batches that it looks ahead for classes it has not seen, to begin a task by itself where such classes
+        arrive: in an online stream, of whose tasks it is then not told. 0: it is."""
+        return 0
+
     def teacher_sees(self) -> TeacherSees:
         """Which images the teacher is asked about."""
         return "memory"
@@ -194,6 +199,11 @@ class Method(BaseModel):
 
     def check_stream(self, name: str, stream: Stream) -> None:
         """Refuse a stream that the method, which is called `name`, cannot learn."""
+        if self.looks_ahead() and not stream.online:
+            raise MdcgError(
+                f"{name} looks ahead for new classes in online streams alone; leave look_ahead out, or give --online.",
+                about="set.look_ahead",
+            )
         draws = self.memory_draws(2, (1,))
         # In place of a reservoir of what has come, they ask for a memory of whole tasks.
         whole = any(draw.once or draw.second or draw.classes for draw in draws)

@@ -6,8 +6,10 @@ From task 2 on, with |Y| classes seen, the loss of a current image (x, y) and a 
 
 m = 1 / (|Y| − 1), p the softmax over all classes and p̄ the same of the teacher: the model as it was when the
 task began. Memory images are never trained on. An image of a past class, in a stream that brings some again, has
-the cross-entropy over all classes, CE(p(x), y), in place of the first two terms. The paper writes KL(p ‖ p̄); the other direction, that of its published
-code, is the one that gives its numbers on C100-10 (docs/choices.md).
+the cross-entropy over all classes, CE(p(x), y), in place of the first two terms.
+
+The paper writes KL(p ‖ p̄); the other direction, that of its published code, is the one that gives its numbers on
+C100-10 (docs/choices.md).
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ class MarginDampening(Method):
     chosen: ClassVar[Mapping[str, Choices]] = {"lam": {**paper.chosen("md")["lam"], **DIGITS}}
     grid: ClassVar[Mapping[str, Sequence[float]]] = paper.grid("md")
     published: ClassVar[Mapping[str, Value]] = {"memory_batch": "each-class"}
+    added: ClassVar[Mapping[str, Value]] = {"look_ahead": 0}
 
     lam: float = Field(
         0.25,
@@ -54,6 +57,17 @@ class MarginDampening(Method):
         "as-current",
         description="as many memory images as current ones, or each-class: at least one of every past class",
     )
+
+    look_ahead: int = Field(
+        0,
+        ge=0,
+        le=1_000_000,
+        description="in an online stream, batches looked ahead for new classes, at which a task is begun without being "
+        "told; 0: it is told where tasks begin",
+    )
+
+    def looks_ahead(self) -> int:
+        return self.look_ahead
 
     def memory_draws(self, batch: int, past: Sequence[int]) -> list[Draw]:
         classes = sum(past)

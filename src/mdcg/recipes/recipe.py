@@ -24,7 +24,6 @@ from mdcg.runs.spec import RunSpec
 from mdcg.scenario import Scenario, Stream, canonical, make_stream, parse
 from mdcg.train.precision import PRECISIONS
 
-
 #: The keys of a scenario that is written as a table.
 TABLE = ("dataset", "tasks", "order", "sizes", "first", "returning", "blurry", "online")
 
@@ -296,13 +295,13 @@ class Recipe(BaseModel):
         for seed in self.seeds:
             scenario = Scenario.of(stream, tasks, dataset.class_names, seed)
             of_tasks = [scenario.classes_of(task) for task in range(tasks)]
-            for number, own in enumerate(of_tasks, start=1):
+            for task, own in enumerate(of_tasks, start=1):
                 # A class that comes back shares its images among its tasks.
                 share = [sum(position in other for other in of_tasks) for position in own]
                 images = sum(counts[scenario.order[c]] / parts for c, parts in zip(own, share, strict=True))
                 if images < batch_size:
                     raise MdcgError(
-                        f"task {number} of seed {seed} brings about {images:.0f} images, too few for a batch of "
+                        f"task {task} of seed {seed} brings about {images:.0f} images, too few for a batch of "
                         f"{batch_size}; give a smaller --batch-size.",
                         about="batch_size",
                     )

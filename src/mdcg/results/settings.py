@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from mdcg import metrics, paper
+from mdcg import paper
 from mdcg.execute.sweep import Sweep
 from mdcg.methods import METHODS
 from mdcg.metrics import Matrix
@@ -21,7 +21,7 @@ from mdcg.results.statistics import ALPHA, Spread, welch
 from mdcg.runs.finished import FinishedRun
 from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
-from mdcg.scenario import scenario_names
+from mdcg.scenario import Stream, scenario_names
 
 #: Named in other ways than by "field value", or no difference between settings of one section.
 ELSEWHERE = {
@@ -162,24 +162,26 @@ def gather(runs: Iterable[FinishedRun]) -> list[Section]:
     by_images: dict[Evaluated, list[list[FinishedRun]]] = {}
     for group in groups:
         spec = group[0].spec
-        by_images.setdefault((spec.scenario, str(spec.stream), spec.hold_out, spec.fingerprint), []).append(group)
+        by_images.setdefault((spec.scenario, spec.stream, spec.hold_out, spec.fingerprint), []).append(group)
     versions = Counter(key[:-1] for key in by_images)
     sections = []
     for key in sorted(by_images, key=_usual_order):
         scenario, stream, hold_out, fingerprint = key
-        title = ", ".join([scenario, *([stream] if stream else [])])
+        title = ", ".join(filter(None, [scenario, stream.in_words()]))
         title += f", on {100 * hold_out:.4g}% of the training images held out" if hold_out else ""
         title += f", data {fingerprint}" if versions[key[:-1]] > 1 else ""
         sections.append(_section(title, by_images[key]))
     return sections
 
 
-Evaluated = tuple[str, str, float, str]  # scenario, stream, fraction held out, fingerprint of the images
+Evaluated = tuple[str, Stream, float, str]  # scenario, stream, fraction held out, fingerprint of the images
 
 
 def _usual_order(key: Evaluated) -> tuple[int, str, str, float, str]:
     usual = scenario_names()
-    return usual.index(key[0]) if key[0] in usual else len(usual), *key
+    scenario, stream, hold_out, fingerprint = key
+    place = usual.index(scenario) if scenario in usual else len(usual)
+    return place, scenario, stream.in_words(most=10**6), hold_out, fingerprint
 
 
 def _section(title: str, groups: list[list[FinishedRun]]) -> Section:

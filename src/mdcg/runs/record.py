@@ -8,6 +8,7 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from mdcg import metrics
@@ -75,11 +76,15 @@ class Record(BaseModel):
 
     @property
     def accuracies(self) -> list[float]:
-        """The accuracy on all classes so far, at every time it was evaluated: after each task, and within online ones."""
-        within: dict[int, list[float]] = {row["task"]: [one for _, one in row.get("within", ())] for row in self.history}
-        found = []
-        for task, (counts, seen) in enumerate(zip(self.correct, self._seen(), strict=True), start=1):
-            found += [*within.get(task, ()), metrics.overall(counts[:seen], self.total[:seen])]
+        """The accuracy on the classes of all tasks so far, at every time it was evaluated: after each of them, and, of
+        an online stream, within."""
+        within: dict[int, list[float]] = {
+            row["task"]: [one for _, one in row.get("within", ())] for row in self.history
+        }
+        found, columns = list[float](), self._columns()
+        for task, counts in enumerate(np.array(self.correct)):
+            seen = list({c for own in columns[: task + 1] for c in own})
+            found += [*within.get(task + 1, ()), metrics.overall(counts[seen], np.array(self.total)[seen])]
         return found
 
     def _columns(self) -> list[list[int]]:
@@ -88,12 +93,7 @@ class Record(BaseModel):
             return [[task] for task in range(len(self.sizes))]
         if self.tasks is not None:
             return self.tasks
-        ends = self._seen()
-        return [list(range(end - size, end)) for end, size in zip(ends, self.sizes, strict=True)]
-
-    def _seen(self) -> list[int]:
-        """The number of entries of the counts that have come once each task is over."""
-        return list(accumulate(self.sizes if self.by_class else [1] * len(self.sizes)))
+        return [list(range(end - size, end)) for end, size in zip(accumulate(self.sizes), self.sizes, strict=True)]
 
     @property
     def class_accuracy(self) -> Matrix | None:

@@ -86,6 +86,11 @@ class RunSpec(BaseModel):
         parts += [f"m{self.memory}", f"s{self.seed}", self.digest()]
         return "_".join(re.sub(r"[^A-Za-z0-9.-]+", "-", part).strip("-")[-60:] for part in parts)
 
+    @property
+    def task_sequence(self) -> str:
+        """What was learned, in words: the scenario and, where it is not as its name says, the stream."""
+        return ", ".join(filter(None, [self.scenario, self.stream.in_words()]))
+
     def built_method(self) -> Method:
         """The method with its hyperparameters."""
         return METHODS[self.method](**self.hyperparameters)
@@ -117,12 +122,14 @@ class RunSpec(BaseModel):
         own = {"seed", "hyperparameters", "head_settings"}
         if not method.gradient_per_task:  # its steps bring the whole memory
             own.add("memory")
+        if method.looks_ahead():  # what it finds there depends on the stream, which is the seed's
+            own.remove("seed")
         return _digest(self.model_dump(exclude=own) | {"shared": shared_settings(method)})
 
     def settings(self) -> dict[str, Value | None]:
         """Every setting by name, those of method and head as set.NAME."""
         own = self.model_dump(exclude={"hyperparameters", "head_settings", "stream"})
-        own |= {"stream": str(self.stream), "blurry": self.stream.blurry, "online": self.stream.online}
+        own |= {"stream": self.stream.in_words(most=10**6), "blurry": self.stream.blurry, "online": self.stream.online}
         return own | {f"set.{name}": value for name, value in {**self.hyperparameters, **self.head_settings}.items()}
 
     def as_recipe(self) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def check_method(method: type[Method] | str, **settings: Any) -> None:
             check_resumed(group, together)
             check_fork(group, together)
         for stream in _streams_of(kind(**settings)):
-            with named_in_errors(f"in a stream that it says it can learn ({stream})"):
+            with named_in_errors(f"in a stream that it says it can learn ({stream.in_words()})"):
                 members, epochs = _three_members(kind, settings), 1 if stream.online else 2
                 group = toy_group(dataset, kind, members, batch_size=8, epochs=epochs, stream=stream)
                 together = trained(group)

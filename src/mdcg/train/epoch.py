@@ -165,9 +165,7 @@ def _batches(
     return pool[order].reshape(count, batch)
 
 
-def _online_batches(
-    group: Group, k: int, task: int, draw: Draw | None, rng: np.random.Generator
-) -> tuple[Ints, Ints]:
+def _online_batches(group: Group, k: int, task: int, draw: Draw | None, rng: np.random.Generator) -> tuple[Ints, Ints]:
     """The same of an online stream, with the places that the images take or have in memory."""
     coming = group.streams[k]
     return coming.batches(task) if draw is None else coming.draw(task, draw.size, group.boundaries, rng)

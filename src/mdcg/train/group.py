@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -15,8 +15,8 @@ from mdcg.memory import Draw, share_of_task
 from mdcg.methods import Method
 from mdcg.methods.base import Passes
 from mdcg.models.weights import WeightsFile
-from mdcg.scenario import Scenario, Stream
-from mdcg.train.online import OnlineStream
+from mdcg.scenario import Scenario, Stream, new_in_each
+from mdcg.train.online import OnlineStream, Stages, find_stages
 
 SMALL = 16  # pixels of an image's side
 
@@ -48,7 +48,7 @@ class Training:
     outputs: int | None = None  # of a head that has all from the start; None: as many as there are classes
     backbone_lr: float | None = None  # learning rate of the backbone; None: as `lr`, 0: it stays as it is
     weights: WeightsFile | None = None  # the backbone's at the beginning; None: each member's seed makes its own
-    stream: Stream = Stream()  # how classes and images come
+    stream: Stream = field(default_factory=Stream)  # how classes and images come
 
     @property
     def frozen(self) -> bool:
@@ -87,8 +87,8 @@ class Group:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The number of classes that are new in each task."""
-        return self.views[0].scenario.sizes
+        """The number of classes that are new in each stage, which is a task unless the method finds its own."""
+        return self.stages.sizes
 
     @property
     def online(self) -> bool:
@@ -100,13 +100,24 @@ class Group:
         """Whether the method is told where tasks begin: always, but in an online stream only if it needs that."""
         return not self.online or self.method.needs_boundaries
 
+    @property
+    def looks_ahead(self) -> int:
+        """The batches that the method looks ahead for new classes, where it is not told of tasks; 0: it is."""
+        return self.method.looks_ahead() if self.online else 0
+
     def modules(self, task: int) -> int:
         """The tasks whose classes the head has during a task: where borders are blurry, the next one's have come."""
-        return min(task + 2, self.training.tasks) if self.training.stream.blurry else task + 1
+        ahead = self.training.stream.blurry > 0 and not self.looks_ahead
+        return min(task + 2, len(self.sizes)) if ahead else task + 1
+
+    def begins_anew(self, task: int) -> bool:
+        """Whether the method takes this for a new task, not for more of the one before."""
+        return not self.looks_ahead or self.sizes[task] > 0
 
     def past(self, task: int) -> tuple[int, ...]:
-        """The classes of each past task that had new ones, for a method that is told of them."""
-        return tuple(size for size in self.sizes[:task] if size) if self.boundaries else ()
+        """The classes of each past task that had new ones, for a method that knows of tasks."""
+        before = self.stages.latest(task) if self.looks_ahead else task
+        return tuple(size for size in self.sizes[:before] if size) if self.boundaries else ()
 
     def memory_draws(self, task: int) -> list[Draw]:
         """The batches that every step of a task takes from memory."""
@@ -140,18 +151,52 @@ class Group:
     @cached_property
     def views(self) -> tuple[MemberData, ...]:
         """The view that each member has of the dataset."""
+        if self.looks_ahead:
+            return tuple(view.renumbered(order) for view, (_, order) in zip(self._told, self._found, strict=True))
+        return self._told
+
+    @cached_property
+    def stages(self) -> Stages:
+        """What the members go through one after the other."""
+        if self.looks_ahead:
+            (stages,) = {stages for stages, _ in self._found}  # `RunSpec.group_key` sees to that
+            return stages
+        sizes = self._told[0].scenario.sizes
+        return Stages(sizes, tuple(range(len(sizes))))
+
+    @cached_property
+    def streams(self) -> tuple[OnlineStream, ...]:
+        """The online stream that each member sees."""
+        streams = self._streams
+        if self.looks_ahead:
+            streams = tuple(one.in_stages(stages) for one, (stages, _) in zip(streams, self._found, strict=True))
+        return tuple(one.sparing_the_past() for one in streams) if self.boundaries else streams
+
+    @cached_property
+    def _told(self) -> tuple[MemberData, ...]:
+        """The view of each member, classes numbered as the scenario lists them."""
         return tuple(
             MemberData(self.dataset, self._scenario(member), member.seed, self.training) for member in self.members
         )
 
     @cached_property
-    def streams(self) -> tuple[OnlineStream, ...]:
-        """The online stream that each member sees."""
+    def _streams(self) -> tuple[OnlineStream, ...]:
+        """The online streams in tasks."""
         tasks, batch = range(self.training.tasks), self.training.batch_size
         return tuple(
-            OnlineStream.of([view.task_images(task) for task in tasks], own.seed, batch, own.memory, self.boundaries)
-            for view, own in zip(self.views, self.members, strict=True)
+            OnlineStream.of([view.task_images(task) for task in tasks], own.seed, batch, own.memory)
+            for view, own in zip(self._told, self.members, strict=True)
         )
+
+    @cached_property
+    def _found(self) -> list[tuple[Stages, list[int]]]:
+        """The stages that the method finds in each stream, and the order in which classes arrive there."""
+        return [
+            find_stages(
+                view.train_positions[coming.images].reshape(-1, coming.batch), coming.starts[:-1], self.looks_ahead
+            )
+            for view, coming in zip(self._told, self._streams, strict=True)
+        ]
 
     @property
     def places(self) -> int:
@@ -166,12 +211,13 @@ class Group:
 class MemberData:
     """A member's view of the dataset: which images come in which task, by class position.
 
-    Every image comes in one task. Those of a class that is in several tasks are shared out among them; where borders are
-    blurry, a share of each class's images comes in the task before or after its own.
+    Every image comes in one task. Those of a class that is in several tasks are shared out among them; where borders
+    are blurry, a share of each class's images comes in the task before or after its own.
     """
 
     def __init__(self, dataset: Dataset, scenario: Scenario, seed: int, training: Training) -> None:
         self.scenario, self.seed, self.blurry = scenario, seed, training.stream.blurry
+        self._dataset, self._training = dataset, training
         position = self.scenario.position_of_label(dataset.classes)
         train = np.arange(len(dataset.train))
         if training.hold_out:
@@ -202,6 +248,14 @@ class MemberData:
     def task_images(self, task: int) -> Ints:
         """All training images that come in a task."""
         return np.concatenate([np.empty(0, np.int64), *self.arrivals(task).values()])
+
+    def renumbered(self, order: Sequence[int]) -> MemberData:
+        """The same images with classes numbered in this order of their positions."""
+        old, tasks = self.scenario, range(len(self.scenario.sizes))
+        place = {position: number for number, position in enumerate(order)}
+        of_tasks = tuple(tuple(place[position] for position in old.classes_of(task)) for task in tasks)
+        scenario = Scenario(tuple(old.order[position] for position in order), new_in_each(of_tasks), of_tasks)
+        return MemberData(self._dataset, scenario, self.seed, self._training)
 
     def eval_indices_of(self, classes: int) -> Ints:
         """The images to evaluate on, of the first `classes` positions."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -102,7 +103,7 @@ class Trainer:
     def train(self, state: State, tasks: int | None = None) -> State:
         """Train to the end of task number `tasks`, or of the last."""
         try:
-            self._train(state, tasks or self.group.training.tasks)
+            self._train(state, tasks or len(self.group.sizes))
         finally:  # a graph holds on to its memory, its state and this trainer
             self.forget_task()
         return state
@@ -173,9 +174,10 @@ class Trainer:
     def _evaluate_within(self, state: State) -> None:
         """Note the accuracy on all classes so far, in the middle of a task."""
         correct = evaluate(state.model, self.eval_images, self.group, self.pixels, self.compute)
-        seen = sum(self.group.sizes[: state.task + 1])
+        task = self.group.stages.tasks[state.task]
         for rows, own, view in zip(state.within, correct, self.group.views, strict=True):
-            rows.append((state.step, float(metrics.overall(own[:seen], view.eval_total[:seen]))))
+            seen = list({c for done in range(task + 1) for c in view.scenario.classes_of(done)})
+            rows.append((state.step, metrics.overall(own[seen], view.eval_total[seen])))
 
     def _look(self, state: State, epoch: int, step: int = 0) -> None:
         if self.probes:
@@ -302,8 +304,14 @@ class Trainer:
     def _finish_epoch(self, state: State) -> None:
         """Write the epoch into the history; after a task's last epoch, evaluate and fill the memory."""
         started = time.perf_counter()
-        training, task, epoch = self.group.training, state.task, state.epoch
-        steps = steps_per_epoch(self.group, task)
+        training, epoch, stages = self.group.training, state.epoch, self.group.stages
+        if not stages.closes(state.task):  # the task goes on
+            states.end_task(state, self.group)
+            state.task, state.step = state.task + 1, 0
+            return
+        task = stages.tasks[state.task]
+        parts = [stage for stage, of_task in enumerate(stages.tasks) if of_task == task]
+        steps = np.sum([steps_per_epoch(self.group, stage) for stage in parts], 0)
         losses = (state.loss_sum.double().cpu() / torch.from_numpy(steps)).tolist()
         hits = state.hits.cpu().tolist()
         last = epoch + 1 == training.epochs
@@ -332,7 +340,7 @@ class Trainer:
         if last and correct is not None:
             state.correct[:, task] = correct
             states.end_task(state, self.group)
-            state.task, state.epoch = task + 1, 0
+            state.task, state.epoch = state.task + 1, 0
         state.seconds += time.perf_counter() - started
         if self.watcher:  # whose time is not the run's
             self.watcher.epoch(task, epoch, sum(losses) / len(losses), [rows[-1] for rows in state.history])
@@ -347,13 +355,13 @@ class Trainer:
 
 def total_steps(group: Group) -> int:
     """The number of steps of a whole run, for a progress display."""
-    return sum(group.training.epochs * _most_steps(group, task) for task in range(group.training.tasks))
+    return sum(group.training.epochs * _most_steps(group, task) for task in range(len(group.sizes)))
 
 
 def steps_done(group: Group, state: State) -> int:
     """The number of `total_steps` that were done when `state` was saved."""
     done = sum(group.training.epochs * _most_steps(group, task) for task in range(state.task))
-    if state.task < group.training.tasks:
+    if state.task < len(group.sizes):
         done += state.epoch * _most_steps(group, state.task) + state.step
     return done
 

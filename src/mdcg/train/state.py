@@ -128,7 +128,7 @@ def begin_task(state: State, group: Group) -> None:
             state.model.grow(group.sizes[task])
     state.begun = True
     state.optimizer.follow(state.model.named_parameters())
-    if group.method.uses_teacher and state.task > 0:
+    if group.method.uses_teacher and state.task > 0 and group.begins_anew(state.task):
         state.teacher = frozen_copy(state.model)
 
 
@@ -139,7 +139,8 @@ def frozen_copy(model: Model) -> Model:
 
 def end_task(state: State, group: Group) -> None:
     """Let go of the teacher, and keep a random subset of the task's images in memory."""
-    state.teacher = state.start = None
+    if state.task + 1 == len(group.sizes) or group.begins_anew(state.task + 1):
+        state.teacher = state.start = None
     state.begun = False
     if group.online or not group.method.fills_memory_first():
         fill_memories(state, group, state.task)
