@@ -53,7 +53,7 @@ class Combination:
 
     def located(self, error: MdcgError) -> MdcgError:
         """Add file and line to an error, where it is about something that is written there."""
-        place = self.places.get(error.about or "")
+        place = _written_at(self.places, error.about or "")
         return self.document.error(place, str(error)) if place else error
 
 
@@ -259,9 +259,7 @@ class _Keys:
         except MdcgError as error:
             about = error.about or ""
             within = (place for key, place in self.places.items() if key.startswith(f"{about}."))
-            place = self.places.get(about) or next(within, None)
-            if place is None and about in TABLE:
-                place = self.places.get("scenario")
+            place = _written_at(self.places, about) or next(within, None)
             if place and about:
                 raise document.error(place, str(error)) from error
             if about in self.keys or document.path is None:  # it was given on the command line
@@ -275,6 +273,11 @@ def _refuse_several(recipe: Recipe) -> None:
     several = [f"set.{key}" for key, value in recipe.set.items() if isinstance(value, list)]
     for key in ["memory"] * (len(recipe.memory) > 1) + several:
         raise MdcgError(f"'{key}' has several values here; make it an axis, as {key}: [1, 2].", about=key)
+
+
+def _written_at(places: Mapping[str, Place], about: str) -> Place | None:
+    """Where a key is written: by itself, or in a scenario that is a table."""
+    return places.get(about) or (places.get("scenario") if about in TABLE else None)
 
 
 def _place_in_base(key: str) -> Place:

@@ -79,7 +79,7 @@ class Record(BaseModel):
         """The accuracy on the classes of all tasks so far, at every time it was evaluated: after each of them, and, of
         an online stream, within."""
         within: dict[int, list[float]] = {
-            row["task"]: [one for _, one in row.get("within", ())] for row in self.history
+            row.get("task", 0): [one for _, one in row.get("within", ())] for row in self.history
         }
         found, columns = list[float](), self._columns()
         for task, counts in enumerate(np.array(self.correct)):
