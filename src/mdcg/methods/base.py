@@ -225,6 +225,17 @@ class Method(BaseModel):
         return {field: value for field, value in found.items() if value is not None}
 
     @classmethod
+    def streams(cls) -> str:
+        """The streams that it can learn, in words, for `mdcg list`.
+
+        >>> METHODS["er-lode"].streams()
+        'learns tasks of new classes; online, told of tasks'
+        """
+        told = "told of tasks" if cls.needs_boundaries else "not told of tasks"
+        kinds = ["tasks of new classes", *["past classes again"] * cls.learns_revisits]
+        return "; ".join([f"learns {', '.join(kinds)}", *[f"online, {told}"] * cls.learns_online])
+
+    @classmethod
     def summary(cls) -> str:
         """The first line of its docstring, for `mdcg list`."""
         return first_line(cls)

@@ -166,7 +166,7 @@ def _batches(
 
 
 def _online_batches(group: Group, k: int, task: int, draw: Draw | None, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """The same of an online stream, with the places that the images take or have in memory."""
+    """One member's images of an online stream, or a draw from its reservoir, with their places in memory."""
     coming = group.streams[k]
     return coming.batches(task) if draw is None else coming.draw(task, draw.size, group.boundaries, rng)
 

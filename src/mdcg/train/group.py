@@ -250,7 +250,7 @@ class MemberData:
         return np.concatenate([np.empty(0, np.int64), *self.arrivals(task).values()])
 
     def renumbered(self, order: Sequence[int]) -> MemberData:
-        """The same images with classes numbered in this order of their positions."""
+        """Number the classes in this order of their positions; which images come when stays as it is."""
         old, tasks = self.scenario, range(len(self.scenario.sizes))
         place = {position: number for number, position in enumerate(order)}
         of_tasks = tuple(tuple(place[position] for position in old.classes_of(task)) for task in tasks)

@@ -44,13 +44,13 @@ class OnlineStream:
         return cls(np.concatenate(coming), places, starts, starts[:-1], batch, memory)
 
     def in_stages(self, found: Stages) -> OnlineStream:
-        """The same stream in other stages."""
+        """Cut the stream into other stages."""
         starts = np.array([*found.starts, self.starts[-1]])
         grown = np.where(np.array(found.sizes) > 0, starts[:-1], 0)
         return replace(self, starts=starts, past=np.maximum.accumulate(grown))
 
     def sparing_the_past(self) -> OnlineStream:
-        """The same stream, with a memory in which something of the past is always left: its last image stays there."""
+        """Never let an image take the place of the last one that is past, so that memory always has something of it."""
         places, held = self.places.copy(), np.full(self.memory, -1, np.int64)
         bounds = [*np.unique(self.past).tolist(), int(self.starts[-1])]
         for start, end in itertools.pairwise(step * self.batch for step in bounds):
