@@ -39,7 +39,8 @@ def test_matrix_and_metrics_equal_plain_loops(sizes: list[int], seed: int) -> No
     tasks, classes = len(sizes), sum(sizes)
     total = rng.integers(1, 20, classes)
     correct = rng.integers(0, total + 1, (tasks, classes))
-    matrix = metrics.accuracy_matrix(correct, total, sizes)
+    tasks_of_classes = [range(sum(sizes[:j]), sum(sizes[: j + 1])) for j in range(tasks)]
+    matrix = metrics.accuracy_matrix(correct, total, tasks_of_classes)
 
     expected = [[math.nan] * tasks for _ in range(tasks)]
     for i in range(tasks):

@@ -75,6 +75,11 @@ class Result:
         return self._metric("forgetting")
 
     @property
+    def anytime(self) -> Matrix:
+        """The accuracy over the stream, on all classes so far: the mean over all times at which it was evaluated."""
+        return self._metric("anytime")
+
+    @property
     def mean(self) -> dict[str, float]:
         """The mean over seeds of every metric, by name."""
         return {name: self.setting.stats[name].mean for name in metrics.NAMES}
@@ -126,6 +131,13 @@ class RunOptions(TypedDict, total=False):
     """The options that `run` and `compare` share, see `Recipe`; what is left out follows the paper."""
 
     title: str | None
+    tasks: Sequence[Sequence[str]] | None
+    order: Sequence[str] | str | None
+    sizes: Sequence[int] | str | None
+    first: int | None
+    returning: bool | None
+    blurry: float | None
+    online: bool | None
     preset: Preset | None
     head: str | None
     backbone: Given | None
@@ -149,7 +161,7 @@ class RunOptions(TypedDict, total=False):
 
 def run(
     *,
-    scenario: str,
+    scenario: str | Mapping[str, Any],
     method: str,
     memory: int | None = None,
     seeds: Iterable[int] | str | int = (0,),
@@ -185,7 +197,7 @@ def run(
 
 def compare(
     *,
-    scenario: str,
+    scenario: str | Mapping[str, Any],
     methods: Sequence[str] | str | None = None,
     method: str | None = None,
     memory: int | Sequence[int] | str | None = None,

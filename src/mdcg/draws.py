@@ -35,6 +35,9 @@ class Purpose(IntEnum):
     REFRESH = 12
     REFRESH_SECOND = 13
     KEEP_HELD_OUT = 14
+    RETURN = 20
+    BLUR = 21
+    RESERVOIR = 22
 
 
 def stream(seed: int, purpose: Purpose, task: int = 0, epoch: int = 0) -> np.random.Generator:

@@ -13,20 +13,29 @@ import numpy.typing as npt
 Matrix = npt.NDArray[np.float64]
 
 
-def accuracy_matrix(correct: npt.ArrayLike, total: npt.ArrayLike, sizes: Sequence[int]) -> Matrix:
-    """Compute R from counts: correct[i, c] of class position c after task i, total[c] images of that class.
+def accuracy_matrix(correct: npt.ArrayLike, total: npt.ArrayLike, tasks: Sequence[Sequence[int]]) -> Matrix:
+    """Compute R from counts: correct[i, c] of class c after task i, of total[c] images; tasks[j] are task j's classes.
 
-    >>> accuracy_matrix([[3, 1, 0, 0], [2, 0, 4, 2]], [4, 4, 4, 4], [2, 2])
+    >>> accuracy_matrix([[3, 1, 0, 0], [2, 0, 4, 2]], [4, 4, 4, 4], [[0, 1], [2, 3]])
     array([[50., nan],
            [25., 75.]])
     """
     hits, counts = np.asarray(correct, np.float64), np.asarray(total, np.float64)
-    ends = np.cumsum(sizes)
-    R = np.full((len(sizes), len(sizes)), np.nan)
-    for j, (start, end) in enumerate(zip(ends - np.asarray(sizes), ends, strict=True)):
+    R = np.full((len(tasks), len(tasks)), np.nan)
+    for j, classes in enumerate(tasks):
+        own = list(classes)
         with np.errstate(invalid="ignore"):  # of a task without images to evaluate on nothing can be said: NaN
-            R[j:, j] = 100 * hits[j:, start:end].sum(1) / counts[start:end].sum()
+            R[j:, j] = 100 * hits[j:, own].sum(1) / counts[own].sum()
     return R
+
+
+def overall(correct: npt.ArrayLike, total: npt.ArrayLike) -> float:
+    """The accuracy in percent on all images together, from counts of each class.
+
+    >>> overall([3, 1], [4, 4])
+    50.0
+    """
+    return float(100 * np.sum(correct) / np.sum(total))
 
 
 def acc(R: Matrix) -> float:
@@ -64,12 +73,16 @@ def class_accuracy(correct: npt.ArrayLike, total: npt.ArrayLike) -> Matrix:
     return final
 
 
-NAMES = ("ACC", "BWT", "BWT_final", "forgetting")
+NAMES = ("ACC", "BWT", "BWT_final", "forgetting", "anytime")
 
 
-def summary(R: Matrix) -> dict[str, float]:
-    """The scalar metrics of one run, by the names used in tables and JSON."""
-    return dict(zip(NAMES, (acc(R), bwt(R), bwt_final(R), forgetting(R)), strict=True))
+def summary(R: Matrix, accuracies: Sequence[float]) -> dict[str, float]:
+    """The scalar metrics of one run, by the names used in tables and JSON.
+
+    `accuracies` are those on all classes so far, at whatever times they were evaluated; their mean is the average
+    anytime accuracy (Caccia et al., 2022).
+    """
+    return dict(zip(NAMES, (acc(R), bwt(R), bwt_final(R), forgetting(R), float(np.mean(accuracies))), strict=True))
 
 
 def mean_std(values: Sequence[float]) -> tuple[float, float]:

@@ -282,7 +282,7 @@ class TwoPasses:
         self.plain.remember(task)
         if self.second.size:
             view = self.group.views[0]
-            arrived = view.by_class(view.scenario.positions(task))
+            arrived = view.arrivals(task)
             self.second.add(arrived, stream(SEED, Purpose.KEEP_SECOND, task))
 
 

@@ -62,7 +62,7 @@ class PlainLoop:
 
     def remember(self, task: int, share: int | None = None) -> None:
         view = self.group.views[0]
-        self.memory.add(view.by_class(view.scenario.positions(task)), stream(SEED, Purpose.KEEP, task), share)
+        self.memory.add(view.arrivals(task), stream(SEED, Purpose.KEEP, task), share)
 
     def equals(self, ours: State) -> None:
         for name, value in ours.model.state_dict().items():

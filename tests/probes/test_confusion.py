@@ -47,7 +47,7 @@ def test_confusion_agrees_with_what_counts_as_correct() -> None:
         for index, label in enumerate(DATASET.test.labels):
             answers = state.model.logits(one_image(index, len(MEMBERS)))
             for k, view in enumerate(group.views):
-                true = int(view.scenario.position_of_label()[label])
+                true = int(view.scenario.position_of_label(10)[label])
                 pairs[k][true, int(answers[k, 0].argmax())] += 1
     for k, expected in enumerate(pairs):
         found = np.array(state.measured[k][-1]["counts"])
@@ -65,7 +65,7 @@ def test_features_are_the_backbones(monkeypatch: pytest.MonkeyPatch) -> None:
     for k, view in enumerate(group.views):
         rows = state.measured[k]
         assert [(row["task"], row["epoch"]) for row in rows] == [(2, 0), (2, 2), (3, 0), (3, 2)]
-        positions = view.scenario.position_of_label()[DATASET.test.labels]
+        positions = view.scenario.position_of_label(10)[DATASET.test.labels]
         assert rows[2]["classes"] == rows[3]["classes"] == np.repeat(np.arange(7), 4).tolist()
         assert rows[2]["features"] != rows[3]["features"]
         for position in range(7):

@@ -64,7 +64,7 @@ def by_hand(snapshot: Snapshot, k: int, forward: Callable[[dict[str, Tensor], Te
     images = memory_of(snapshot, k)
     pixels = DATASET.train.images[images].double() / 255
     x = ((pixels - 0.5) / 0.3).permute(0, 3, 1, 2)
-    position = snapshot.group.views[k].scenario.position_of_label()
+    position = snapshot.group.views[k].scenario.position_of_label(10)
     labels = torch.tensor([int(position[DATASET.train.labels[i]]) for i in images])
     assert snapshot.stored_logits is not None
     places = snapshot.stored_logits.index[k].tolist()

@@ -138,7 +138,8 @@ def test_a_thousand_outputs_as_features() -> None:
 def test_the_preset_turns_all_of_them_on() -> None:
     md = published("md-cg")
     assert (md.head, md.passes, md.epochs) == ("cascaded-gates-with-own", "joint", 10)
-    assert md.hyperparameters == {"lam": 1.0, "divergence": "teacher-student", "memory_batch": "each-class"}
+    settings = {"lam": 1.0, "divergence": "teacher-student", "memory_batch": "each-class", "look_ahead": 0}
+    assert md.hyperparameters == settings
     ld = published("ld")
     assert (ld.passes, ld.epochs) == ("separate", 10)
     own = {"divergence": "teacher-student", "second_memory": 200, "distilled": "twice"}

@@ -16,6 +16,7 @@ from mdcg.results.settings import Setting, gather, paper_cell
 from mdcg.results.statistics import Spread
 from mdcg.runs.finished import FinishedRun
 from mdcg.runs.spec import RunSpec
+from mdcg.scenario import Stream
 from tests.conftest import toy_dataset
 from tests.fake_runs import made_run
 
@@ -32,7 +33,7 @@ def test_runs_of_other_seeds_are_one_setting() -> None:
     runs = [made_run(acc, seed=seed) for seed, acc in enumerate((40, 50, 66))]
     (setting,) = settings(*runs)
     expected = [run.record.metrics for run in runs]
-    for name in ("ACC", "BWT", "BWT_final", "forgetting"):
+    for name in ("ACC", "BWT", "BWT_final", "forgetting", "anytime"):
         values = [one[name] for one in expected]
         assert setting.stats[name] == Spread(3, *metrics.mean_std(values))
     assert setting.stats["ACC"].mean == pytest.approx(52)
@@ -48,12 +49,13 @@ def test_runs_that_differ_in_anything_else_never_mix(field: str) -> None:
         "scenario": "c10-2", "method": "md", "head": "single-gate", "precision": "bf16", "backbone": "resnet32",
         "augmentation": "published", "fingerprint": "g", "hold_out": 0.1, "format": 7, "image_size": 64, "lr": 0.1,
         "momentum": 0.5, "passes": "separate", "code": "method:1", "weights": "1a2b", "normalise": "imagenet",
+        "stream": Stream(blurry=0.1),
     }  # fmt: skip
     one, two = made_run(), made_run(seed=1, **{field: other.get(field, 333)})
     sections = gather([one, two])
     shown = {(section.title, setting.name, setting.spec.memory) for section in sections for setting in section.settings}
     assert len(shown) == 2
-    if field in ("scenario", "hold_out", "fingerprint"):  # other images: their accuracies are no rivals
+    if field in ("scenario", "stream", "hold_out", "fingerprint"):  # other images: their accuracies are no rivals
         assert len(sections) == 2
     assert len({line.split(",ACC")[0] for line in csv_table(sections).splitlines()[1:]}) == 2
 

@@ -20,6 +20,7 @@ from mdcg.runs.environment import Environment, environment, own_revision, revisi
 from mdcg.runs.record import FORMAT, UPGRADES, NewerFormat
 from mdcg.runs.spec import ADDED, RunSpec
 from mdcg.runs.store import Store, read_record
+from mdcg.scenario import Stream
 from mdcg.train.loop import Trainer
 from mdcg.train.precision import compute
 from tests.conftest import Cli, toy_dataset
@@ -62,7 +63,7 @@ def test_a_result_of_format_1() -> None:
         assert getattr(record, name) == old[name], name
     assert {str(key): value for key, value in record.memory.items()} == old["memory"]
     spec = {"lr" if key == "rate" else key: value for key, value in old["spec"].items()}
-    assert record.spec.model_dump() == {**spec, **ADDED}
+    assert record.spec.model_dump() == {**spec, **ADDED, "stream": Stream().model_dump()}
     assert record.spec.name == FORMAT_1.name  # a setting that is called otherwise now is part of it as before
     assert record.as_json()["R"] == old["R"]
     said, was = record.environment, old["environment"]

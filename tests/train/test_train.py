@@ -88,7 +88,7 @@ def test_an_epoch_visits_every_image() -> None:
     group = toy_group(toy_dataset([20, 25, 30, 21, 19, 40]), "replay", [(0, 12, {}), (1, 30, {})])
     memories = [Memory(12), Memory(30)]
     for memory, view in zip(memories, group.views, strict=True):
-        memory.add(view.by_class(view.scenario.positions(0)), np.random.default_rng(0))
+        memory.add(view.arrivals(0), np.random.default_rng(0))
     draws = draw_epoch(group, memories, 1, 0)
     for k, view in enumerate(group.views):
         own = view.train_indices(view.scenario.positions(1))
@@ -114,7 +114,7 @@ def test_methods_see_the_same_views_of_the_current_images() -> None:
     with_memory = toy_group(dataset, "replay", [(0, 12, {})])
     without = toy_group(dataset, "naive", [(0, 0, {})])
     memory = Memory(12)
-    memory.add(with_memory.views[0].by_class(range(2)), np.random.default_rng(0))
+    memory.add(with_memory.views[0].arrivals(0), np.random.default_rng(0))
     a, b = draw_epoch(with_memory, [memory], 1, 3), draw_epoch(without, [Memory(0)], 1, 3)
     assert torch.equal(a.index[:, :, :16], b.index)
     assert torch.equal(a.corner[:, :, :16], b.corner)
@@ -161,7 +161,7 @@ def test_a_run_equals_a_plain_loop() -> None:
                 loss.backward()
                 optimizer.step()
         velocity = {name: optimizer.state[p]["momentum_buffer"] for name, p in model.named_parameters()}
-        memory.add(view.by_class(view.scenario.positions(task)), stream(3, Purpose.KEEP, task))
+        memory.add(view.arrivals(task), stream(3, Purpose.KEEP, task))
     for name, value in ours.model.state_dict().items():
         torch.testing.assert_close(value, model.state_dict()[name], rtol=1e-9, atol=1e-11)
 

@@ -23,6 +23,11 @@ def option(kind: object, *names: str, **declared: Any) -> object:
 
 SHARED = {
     "scenario": option(str | None, help="DATASET-TASKS, for instance digits-5 or folder:PATH-4."),
+    "order": option(str | None, help="Classes in the order in which they come, as cat,dog,….  [default: by the seed]"),
+    "sizes": option(str | None, help="Classes of each task, as 5,1,4.  [default: as even as can be]"),
+    "first": option(int | None, help="Classes of the first task; the others share the rest."),
+    "blurry": option(float | None, help="Share of each task's images that comes in its neighbours.  [default: 0]"),
+    "online": option(bool | None, "--online", help="Each image comes once; the memory is a reservoir of the stream."),
     "memory": option(str | None, help="Images the memory may hold; several sizes as 200,500."),
     "seeds": option(str | None, help="Seeds, for instance 0-4 or 0,2,5.  [default: 0]"),
     "preset": option(str | None, help="paper, or published: as the paper's published code where it departs from it."),
@@ -40,7 +45,7 @@ SHARED = {
     "backbone_lr": option(float | None, help="Learning rate of the backbone; 0: it stays as it is.  [default: --lr]"),
     "head": option(str | None, help="Head, in place of the method's own."),
     "hold_out": option(float | None, help="Evaluate on this fraction of the training images, for tuning."),
-    "evaluate_every": option(int | None, help="Also evaluate every so many epochs."),
+    "evaluate_every": option(int | None, help="Also evaluate every so many epochs, or batches if --online."),
     "image_size": option(int | None, help="Side in pixels to which a folder's images are resized.  [default: 32]"),
     "normalise": option(str | None, help="data: by the images' own statistics; imagenet: by ImageNet's."),
     "augmentation": option(str | None, help="paper or published, of Tiny-ImageNet.  [default: as --preset]"),

@@ -46,7 +46,7 @@ def _list_methods() -> list[tuple[str, str]]:
     rows = []
     for name in METHODS.names():
         method = METHODS[name]
-        rows.append((name, method.summary()))
+        rows += [(name, method.summary()), ("", method.streams())]
         for key, field in method.model_fields.items():
             rows.append(("", f"--set {key}={field.default}: {field.description or ''}"))
     return rows

@@ -46,7 +46,7 @@ def run(
 
     over = f", mean over {len(result.records)} seeds" if len(result.records) > 1 else ""
     first = sweep.specs[0]
-    print(f"{name} on {first.scenario}, accuracy in percent on task{over}{held_out(first)}:\n")
+    print(f"{name} on {first.task_sequence}, accuracy in percent on task{over}{held_out(first)}:\n")
     console = Console()
     console.print(coloured_matrix(result.R.mean(0), console.width))
     console.print(comparison([result.setting], "", console))

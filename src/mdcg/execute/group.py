@@ -194,6 +194,7 @@ def _record(spec: RunSpec, group: Group, state: State, k: int, compute: Compute)
     return Record(
         spec=spec,
         sizes=list(view.scenario.sizes),
+        tasks=None if view.scenario.tasks is None else [list(own) for own in view.scenario.tasks],
         order=list(order),
         class_names=[group.dataset.class_names[label] for label in order],
         correct=state.correct[k].tolist(),
@@ -218,4 +219,4 @@ def _measurements(state: State, k: int, probe: str) -> Measurements:
 def title_of(specs: Specs) -> str:
     """The name of a group while it trains."""
     first = specs[0]
-    return f"{first.method} on {first.scenario}" + (f" ({len(specs)} runs)" if len(specs) > 1 else "")
+    return f"{first.method} on {first.task_sequence}" + (f" ({len(specs)} runs)" if len(specs) > 1 else "")

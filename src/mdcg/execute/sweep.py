@@ -76,6 +76,9 @@ class Sweep:
         """
         trackers = TrackerSet(log)  # or say what is missing, before anything trains
         own = _own_dataset(given)
+        scenario = given.get("scenario")
+        if own is not None and isinstance(scenario, Mapping):  # it need not repeat whose classes they are
+            given["scenario"] = {"dataset": own.name, **scenario}
         found = expand(document, given | {"backbone": _backbones(given.get("backbone"))})
         base = found[0].recipe
         if own is not None:
@@ -157,7 +160,11 @@ def _title(cells: Sequence[GridCell], preset: Preset) -> str:
     """A title of what all runs of a sweep share."""
     specs = [spec for cell in cells for spec in cell.specs]
     sizes = {spec.memory for spec in specs} - {0}
-    parts = [specs[0].scenario, *([f"memory {sizes.pop()}"] if len(sizes) == 1 else [])]
+    alike = len({spec.stream for spec in specs}) == 1
+    parts = [
+        specs[0].task_sequence if alike else specs[0].scenario,
+        *([f"memory {sizes.pop()}"] if len(sizes) == 1 else []),
+    ]
     parts += ["as the published code"] if preset == "published" else []
     return ", ".join(parts) + held_out(specs[0])
 

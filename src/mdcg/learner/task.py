@@ -84,7 +84,8 @@ class NextTask:
         assert self.before is not None
         first = len(_past_images(self.before).positions)
         view, known = self.group.views[0], range(len(self.before.classes))
-        came = {c: images[images >= first] for c, images in view.by_class(known).items()}
+        own = {c: view.train_indices(range(c, c + 1)) for c in known}
+        came = {c: images[images >= first] for c, images in own.items()}
         return {c: images for c, images in came.items() if len(images)}
 
 
@@ -228,6 +229,8 @@ def _as_checkpoint(
         "step": 0,
         "seconds": 0.0,
         "forked": True,
+        "begun": False,
+        "within": [[]],
         "sizes": before.sizes,
         "has_teacher": False,
         "has_start": False,

@@ -13,8 +13,10 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
+from mdcg.errors import MdcgError
 from mdcg.memory import Draw
 from mdcg.registry import Registry, first_line
+from mdcg.scenario import Stream
 
 Value = bool | int | float | str
 Choices = Mapping[str, Mapping[int, float]]  # a hyperparameter's value by scenario and memory size
@@ -42,6 +44,7 @@ class Step:
     teacher_current_logits: Tensor | None = None  # the same of the current images, for a teacher that sees all
     past: tuple[int, ...] = ()  # classes of each earlier task
     stored_logits: Tensor | None = None  # (K, batch, outputs): what was answered to the memory images as they came in
+    revisits: bool = False  # current images may be of past classes; their labels are then below `old`
 
     @property
     def memory(self) -> tuple[Tensor, Tensor]:
@@ -88,6 +91,12 @@ class Method(BaseModel):
     gradient_per_task: ClassVar[bool] = False  # see `combine`; each task has a fixed share of the memory then
     trains_on: ClassVar[TrainsOn] = "task"  # the task's images, all so far, those in memory
     starts_anew: ClassVar[bool] = False  # forgets all weights when a task begins
+    # The streams that it can learn besides tasks of new classes: those in which past classes come again, see
+    # `Step.revisits`; and those in which each image comes once, where it may do without being told of tasks: `old` and
+    # `past` are then empty, and the memory batch, from the second step on, may hold what came a moment ago.
+    learns_revisits: ClassVar[bool] = False
+    learns_online: ClassVar[bool] = False
+    needs_boundaries: ClassVar[bool] = True
     chosen: ClassVar[Mapping[str, Choices]] = {}  # of each field, what the paper chose
     grid: ClassVar[Mapping[str, Sequence[float]]] = {}  # of each field, the values that a search tries
     published: ClassVar[Mapping[str, Value]] = {}  # fields as in the paper's published code, where it departs from it
@@ -144,6 +153,10 @@ class Method(BaseModel):
                 "it asks for gradients per task and does not define 'combine'",
             ),
             (
+                self.learns_online and (self.gradient_per_task or self.trains_on != "task" or self.starts_anew),
+                "an online stream has no second look, at all images, at the memory or with a new model (learns_online)",
+            ),
+            (
                 self.trains_on == "memory" and not (self.uses_memory and self.fills_memory_first()),
                 "it trains on a memory that is not used or not filled first (uses_memory, fills_memory_first)",
             ),
@@ -168,6 +181,11 @@ class Method(BaseModel):
         """The size of a second memory, besides the one that was asked for; draws say whether they are from it."""
         return 0
 
+    def looks_ahead(self) -> int:
+        """The batches that it looks ahead for classes it has not seen, to begin a task by itself where such classes
+        arrive: in an online stream, of whose tasks it is then not told. 0: it is."""
+        return 0
+
     def teacher_sees(self) -> TeacherSees:
         """Which images the teacher is asked about."""
         return "memory"
@@ -179,11 +197,43 @@ class Method(BaseModel):
         """
         raise NotImplementedError
 
+    def check_stream(self, name: str, stream: Stream) -> None:
+        """Refuse a stream that the method, which is called `name`, cannot learn."""
+        if self.looks_ahead() and not stream.online:
+            raise MdcgError(
+                f"{name} looks ahead for new classes in online streams alone; leave look_ahead out, or give --online.",
+                about="set.look_ahead",
+            )
+        draws = self.memory_draws(2, (1,))
+        # In place of a reservoir of what has come, they ask for a memory of whole tasks.
+        whole = any(draw.once or draw.second or draw.classes for draw in draws)
+        whole = whole or (self.needs_boundaries and self.fills_memory_first())
+        for asked, able, what in (
+            (stream.revisits, self.learns_revisits, "in which past classes come again"),
+            (stream.online, self.learns_online and not whole, "in which each image comes once"),
+        ):
+            if asked and not able:
+                able_ones = [other for other in METHODS.names() if _learns(METHODS[other], stream)]
+                settings = " with these settings" if whole and self.learns_online else ""
+                others = f"these can: {', '.join(able_ones)}" if able_ones else "no method can"
+                raise MdcgError(f"{name} cannot learn a stream {what}{settings}; {others}.", about="method")
+
     @classmethod
     def tuned(cls, scenario: str, memory: int) -> dict[str, float]:
         """The hyperparameters that the paper chose for a scenario and memory size, where it did."""
         found = {field: table.get(scenario, {}).get(memory) for field, table in cls.chosen.items()}
         return {field: value for field, value in found.items() if value is not None}
+
+    @classmethod
+    def streams(cls) -> str:
+        """The streams that it can learn, in words, for `mdcg list`.
+
+        >>> METHODS["er-lode"].streams()
+        'learns tasks of new classes; online, told of tasks'
+        """
+        told = "told of tasks" if cls.needs_boundaries else "not told of tasks"
+        kinds = ["tasks of new classes", *["past classes again"] * cls.learns_revisits]
+        return "; ".join([f"learns {', '.join(kinds)}", *[f"online, {told}"] * cls.learns_online])
 
     @classmethod
     def summary(cls) -> str:
@@ -192,6 +242,10 @@ class Method(BaseModel):
 
 
 METHODS: Registry[type[Method]] = Registry("method", "mdcg.methods")
+
+
+def _learns(kind: type[Method], stream: Stream) -> bool:
+    return (kind.learns_revisits or not stream.revisits) and (kind.learns_online or not stream.online)
 
 
 def stack(methods: Sequence[Method], device: torch.device, dtype: torch.dtype) -> Method:

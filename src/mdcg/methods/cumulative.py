@@ -13,6 +13,7 @@ from mdcg.methods.base import METHODS, Method, Step, TrainsOn, cross_entropy
 class Cumulative(Method):
     """Cross-entropy on the images of all tasks so far; the upper bound."""
 
+    learns_revisits: ClassVar[bool] = True
     trains_on: ClassVar[TrainsOn] = "seen"
 
     def loss(self, step: Step) -> Tensor:

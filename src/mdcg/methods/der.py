@@ -26,6 +26,9 @@ class DarkExperienceReplay(Method):
     head: ClassVar[str] = "fixed"
     needs_head: ClassVar[NeedsHead] = "fixed"
     uses_memory: ClassVar[bool] = True
+    learns_revisits: ClassVar[bool] = True
+    learns_online: ClassVar[bool] = True
+    needs_boundaries: ClassVar[bool] = False
     stores_logits: ClassVar[bool] = True
     forks: ClassVar[bool] = True
     chosen: ClassVar[Mapping[str, Choices]] = paper.chosen("der")
@@ -36,7 +39,7 @@ class DarkExperienceReplay(Method):
 
     def loss(self, step: Step) -> Tensor:
         current = cross_entropy(step.logits, step.labels)
-        if not step.old:
+        if step.memory_logits is None:
             return current
         distance = (step.memory[0] - step.stored).square().mean((1, 2))
         return current + self.alpha * distance + self.beta * cross_entropy(*step.memory)

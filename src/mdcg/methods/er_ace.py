@@ -23,6 +23,9 @@ class ErAce(Method):
     """Asymmetric cross-entropy: new images among their batch's classes, memory images among all."""
 
     uses_memory: ClassVar[bool] = True
+    learns_revisits: ClassVar[bool] = True
+    learns_online: ClassVar[bool] = True
+    needs_boundaries: ClassVar[bool] = False
     forks: ClassVar[bool] = True
     published: ClassVar[Mapping[str, Value]] = {
         "memory_batch": 10,

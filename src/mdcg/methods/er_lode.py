@@ -22,6 +22,7 @@ class ErLode(Method):
     """Decoupled losses: among new classes, new against old weighted down, and replay."""
 
     uses_memory: ClassVar[bool] = True
+    learns_online: ClassVar[bool] = True
     needs_head: ClassVar[NeedsHead] = "growing"
     forks: ClassVar[bool] = True
     chosen: ClassVar[Mapping[str, Choices]] = paper.chosen("er-lode")

@@ -18,6 +18,7 @@ class GDumb(Method):
     """A new model for every task, trained on the memory alone, the task's images among it."""
 
     uses_memory: ClassVar[bool] = True
+    learns_revisits: ClassVar[bool] = True
     trains_on: ClassVar[TrainsOn] = "memory"
     starts_anew: ClassVar[bool] = True
 

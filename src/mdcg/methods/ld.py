@@ -25,6 +25,8 @@ class LogitsDistillation(Method):
 
     uses_memory: ClassVar[bool] = True
     uses_teacher: ClassVar[bool] = True
+    learns_revisits: ClassVar[bool] = True
+    learns_online: ClassVar[bool] = True
     forks: ClassVar[bool] = True
     chosen: ClassVar[Mapping[str, Choices]] = paper.chosen("ld")
     grid: ClassVar[Mapping[str, Sequence[float]]] = paper.grid("ld")

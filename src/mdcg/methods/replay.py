@@ -15,10 +15,13 @@ class Replay(Method):
     """Cross-entropy on the current images and as many from memory."""
 
     uses_memory: ClassVar[bool] = True
+    learns_revisits: ClassVar[bool] = True
+    learns_online: ClassVar[bool] = True
+    needs_boundaries: ClassVar[bool] = False
     forks: ClassVar[bool] = True
 
     def loss(self, step: Step) -> Tensor:
-        if not step.old:
+        if step.memory_logits is None:
             return cross_entropy(step.logits, step.labels)
         memory_logits, memory_labels = step.memory
         return cross_entropy(torch.cat([step.logits, memory_logits], 1), torch.cat([step.labels, memory_labels], 1))

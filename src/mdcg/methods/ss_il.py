@@ -25,6 +25,7 @@ class SsIl(Method):
     uses_memory: ClassVar[bool] = True
     needs_head: ClassVar[NeedsHead] = "growing"
     uses_teacher: ClassVar[bool] = True
+    learns_online: ClassVar[bool] = True
     published: ClassVar[Mapping[str, Value]] = {
         "divided": True,
         "memory_among": "all",

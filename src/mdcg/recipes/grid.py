@@ -24,10 +24,11 @@ from mdcg.errors import MdcgError, unknown
 from mdcg.methods import METHODS
 from mdcg.recipes.document import Document, Place, key_name, written
 from mdcg.recipes.parsing import read_value
-from mdcg.recipes.recipe import Recipe, make_recipe
+from mdcg.recipes.recipe import TABLE, Recipe, make_recipe
 from mdcg.runs.spec import RunSpec
+from mdcg.scenario import Stream
 
-NOT_AXES = {"title", "seeds", "methods", "set", "out", "data", "device"}  # they belong to the base
+NOT_AXES = {"title", "seeds", "methods", "set", "out", "data", "device", "tasks", "order", "sizes"}  # of the base
 OUTERMOST = ("method", "memory")  # of lists beside the axes: what a table is read by
 MEMORY = "memory"
 
@@ -52,7 +53,7 @@ class Combination:
 
     def located(self, error: MdcgError) -> MdcgError:
         """Add file and line to an error, where it is about something that is written there."""
-        place = self.places.get(error.about or "")
+        place = _written_at(self.places, error.about or "")
         return self.document.error(place, str(error)) if place else error
 
 
@@ -72,7 +73,9 @@ def label(cell: GridCell, without: Collection[str] = ()) -> str:
     """
     parts = []
     for axis, value in cell.labels.items():
-        known = key_name(axis) in RunSpec.model_fields and isinstance(read_value(value), int | float)
+        key = key_name(axis)
+        known = key in RunSpec.model_fields and isinstance(read_value(value), int | float)
+        known = known or key in Stream.model_fields
         if axis not in without:
             parts.append(f"{axis.removeprefix('set.')} {value}" if known or axis.startswith("set.") else value)
     return ", ".join(parts) or cell.specs[0].method
@@ -256,7 +259,7 @@ class _Keys:
         except MdcgError as error:
             about = error.about or ""
             within = (place for key, place in self.places.items() if key.startswith(f"{about}."))
-            place = self.places.get(about) or next(within, None)
+            place = _written_at(self.places, about) or next(within, None)
             if place and about:
                 raise document.error(place, str(error)) from error
             if about in self.keys or document.path is None:  # it was given on the command line
@@ -270,6 +273,11 @@ def _refuse_several(recipe: Recipe) -> None:
     several = [f"set.{key}" for key, value in recipe.set.items() if isinstance(value, list)]
     for key in ["memory"] * (len(recipe.memory) > 1) + several:
         raise MdcgError(f"'{key}' has several values here; make it an axis, as {key}: [1, 2].", about=key)
+
+
+def _written_at(places: Mapping[str, Place], about: str) -> Place | None:
+    """Where a key is written: by itself, or in a scenario that is a table."""
+    return places.get(about) or (places.get("scenario") if about in TABLE else None)
 
 
 def _place_in_base(key: str) -> Place:

@@ -19,7 +19,7 @@ from mdcg.methods import METHODS
 from mdcg.methods.base import Method, Passes, Preset, Value
 from mdcg.models import HEADS
 from mdcg.runs.spec import RunSpec
-from mdcg.scenario import parse
+from mdcg.scenario import Stream, parse
 
 PRESETS: tuple[Preset, ...] = get_args(Preset)
 
@@ -94,6 +94,7 @@ def settings_of_preset(preset: Preset, scenario: str, method: str, memory: int, 
         "backbone_lr": None,
         "weights": None,
         "normalise": "data",
+        "stream": Stream(),
     }
 
 

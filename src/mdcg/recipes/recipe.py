@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from mdcg.data import DATASETS, Dataset, record_of
 from mdcg.data.normalise import Named
@@ -21,8 +21,11 @@ from mdcg.recipes.document import Document, key_name, written
 from mdcg.recipes.parsing import number, parse_seeds, read_value
 from mdcg.runs.fingerprint import fingerprint
 from mdcg.runs.spec import RunSpec
-from mdcg.scenario import canonical, parse, task_sizes
+from mdcg.scenario import Scenario, Stream, canonical, make_stream, parse
 from mdcg.train.precision import PRECISIONS
+
+#: The keys of a scenario that is written as a table.
+TABLE = ("dataset", "tasks", "order", "sizes", "first", "returning", "blurry", "online")
 
 
 class Recipe(BaseModel):
@@ -38,7 +41,14 @@ class Recipe(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     title: str | None = None  # of the tables
-    scenario: str
+    scenario: str  # DATASET-TASKS; a table says dataset, tasks and the six below
+    tasks: list[list[str]] | None = None  # names of each task's classes
+    order: list[str] | None = None  # names of the classes as they come, in place of the seed's order
+    sizes: list[Annotated[int, Field(strict=True)]] | None = None  # classes of each task
+    first: int | None = Field(None, strict=True)  # classes of the first task, the others sharing the rest
+    returning: bool = False  # whether 'tasks' may name a class several times
+    blurry: float = Field(0.0, ge=0, lt=1)  # share of a task's images that comes in its neighbours
+    online: bool = False  # each image comes once, the memory is a reservoir of the stream
     method: str | None = None
     methods: list[str] = []
     memory: list[Annotated[int, Field(ge=1, strict=True)]] = []
@@ -63,6 +73,27 @@ class Recipe(BaseModel):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     out: Path = Path("runs")
     data: Path | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_table(cls, keys: dict[str, Any]) -> dict[str, Any]:
+        table = keys.get("scenario")
+        return {**keys, **_scenario_keys(table, keys)} if isinstance(table, Mapping) else keys
+
+    @field_validator("tasks", "order", mode="before")
+    @classmethod
+    def _names(cls, value: object) -> object:
+        """Class names as YAML and a command line give them: `7` is a name, too."""
+        if isinstance(value, str):
+            value = [name.strip() for name in value.split(",")]
+        if not isinstance(value, list | tuple):
+            return value
+        return [cls._names(one) if isinstance(one, list | tuple) else _as_name(one) for one in value]
+
+    @field_validator("sizes", mode="before")
+    @classmethod
+    def _sizes(cls, value: object) -> object:
+        return [read_value(part.strip()) for part in value.split(",")] if isinstance(value, str) else value
 
     @field_validator("scenario")
     @classmethod
@@ -184,20 +215,18 @@ class Recipe(BaseModel):
         memory = self.memory[0] if kind.uses_memory else 0
         known, tasks = parse(self.scenario)
         record = dataset.own or record_of(known)
-        try:
-            task_sizes(dataset.classes, tasks)
-        except MdcgError as error:
-            raise MdcgError(str(error), about="scenario") from error
+        stream = self._stream(dataset, tasks)
+        classes = len(Scenario.of(stream, tasks, dataset.class_names, self.seeds[0]).order)
         head, published = self._head(name), self.preset == "published"
         usual = record.protocol_for(dataset.shape)
         backbone = self.backbone or (
             presets.PUBLISHED_BACKBONES.get(usual.backbone, usual.backbone) if published else usual.backbone
         )
         augmentation = self.augmentation or self.preset
-        if kind.uses_memory and memory < dataset.classes:
+        if kind.uses_memory and memory < classes:
             raise MdcgError(
-                f"a memory of {memory} cannot hold one image of each of the {dataset.classes} classes; "
-                f"give --memory {dataset.classes} or more.",
+                f"a memory of {memory} cannot hold one image of each of the {classes} classes; "
+                f"give --memory {classes} or more.",
                 about="memory",
             )
         if augmentation == "published" and self.augmentation and not record.published:
@@ -209,6 +238,10 @@ class Recipe(BaseModel):
             )
         preset = presets.defaults(self.preset, kind, self.scenario, memory, usual.epochs)
         hyperparameters, settings = resolve_settings(name, head, self.set, preset.settings)
+        kind(**hyperparameters).check_stream(name, stream)
+        batch_size = self.batch_size or usual.batch_size
+        if stream.online:
+            self._check_online(dataset, stream, tasks, batch_size)
         lr = self.lr or usual.lr
         return RunSpec(
             format=record.format,
@@ -221,8 +254,8 @@ class Recipe(BaseModel):
             head=head,
             head_settings=settings,
             backbone=backbone,
-            epochs=self.epochs or preset.epochs,
-            batch_size=self.batch_size or usual.batch_size,
+            epochs=1 if stream.online else self.epochs or preset.epochs,
+            batch_size=batch_size,
             lr=lr,
             momentum=usual.momentum if self.momentum is None else self.momentum,
             precision=self.precision,
@@ -234,12 +267,72 @@ class Recipe(BaseModel):
             backbone_lr=None if self.backbone_lr == lr else self.backbone_lr,
             weights=WeightsFile.of(self.weights).digest if self.weights else None,
             normalise=self.normalise,
+            stream=stream,
             seed=self.seeds[0],
         )
+
+    def _stream(self, dataset: Dataset, tasks: int) -> Stream:
+        try:
+            return make_stream(
+                dataset.class_names,
+                tasks,
+                tasks=self.tasks,
+                order=self.order,
+                sizes=self.sizes,
+                first=self.first,
+                returning=self.returning,
+                blurry=self.blurry,
+                online=self.online,
+            )
+        except MdcgError as error:
+            raise MdcgError(str(error), about=error.about or "scenario") from error
+
+    def _check_online(self, dataset: Dataset, stream: Stream, tasks: int, batch_size: int) -> None:
+        """Refuse several epochs of images that come once, and tasks too small for a batch."""
+        if self.epochs not in (None, 1):
+            raise MdcgError("in an online stream each image comes once; leave --epochs out.", about="epochs")
+        counts = dataset.counts() * (1 - self.hold_out) * (1 - stream.blurry)
+        for seed in self.seeds:
+            scenario = Scenario.of(stream, tasks, dataset.class_names, seed)
+            of_tasks = [scenario.classes_of(task) for task in range(tasks)]
+            for task, own in enumerate(of_tasks, start=1):
+                # A class that comes back shares its images among its tasks.
+                share = [sum(position in other for other in of_tasks) for position in own]
+                images = sum(counts[scenario.order[c]] / parts for c, parts in zip(own, share, strict=True))
+                if images < batch_size:
+                    raise MdcgError(
+                        f"task {task} of seed {seed} brings about {images:.0f} images, too few for a batch of "
+                        f"{batch_size}; give a smaller --batch-size.",
+                        about="batch_size",
+                    )
 
     def _head(self, name: str) -> str:
         head = self.head or METHODS[name].head
         return presets.PUBLISHED_HEADS.get(head, head) if self.preset == "published" else head
+
+
+def _scenario_keys(table: Mapping[str, Any], besides: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a recipe that a scenario written as a table stands for."""
+    for key in table:
+        if key not in TABLE:
+            raise unknown("key of a scenario", str(key), TABLE, about="scenario")
+        if key in besides:
+            raise MdcgError(f"'{key}' is given in the scenario and beside it; keep one.", about=str(key))
+    tasks = table.get("tasks")
+    lists = tasks if isinstance(tasks, list | tuple) else table.get("sizes")
+    count = len(lists) if isinstance(lists, list | tuple) else tasks
+    if "dataset" not in table or not isinstance(count, int) or isinstance(count, bool):
+        raise MdcgError(
+            "a scenario needs a dataset and its tasks, for instance {dataset: digits, tasks: 5} or {dataset: digits, "
+            "sizes: [6, 2, 2]}.",
+            about="scenario",
+        )
+    own = {key: value for key, value in table.items() if key != "dataset" and (key != "tasks" or value is lists)}
+    return {**own, "scenario": f"{table['dataset']}-{count}"}
+
+
+def _as_name(value: object) -> object:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def check_settings(method: str, head: str, chosen: Mapping[str, Any]) -> None:

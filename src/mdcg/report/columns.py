@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mdcg.report.terminal import spread
+from mdcg.report.terminal import spread, tasks_say_less
 from mdcg.results.settings import Section, Setting
 
 
@@ -23,7 +23,10 @@ class Column:
 def columns(section: Section) -> list[Column]:
     """The columns of a section, without the paper's where it has no number for any setting."""
     compared = any(setting.paper for setting in section.settings)
-    return [column for column in COLUMNS if compared or not column.of_paper]
+    streamed = any(tasks_say_less(setting.spec) for setting in section.settings)
+    return [
+        column for column in COLUMNS if (compared or not column.of_paper) and (streamed or column.title != "anytime")
+    ]
 
 
 def _measured(title: str, metric: str) -> Column:
@@ -58,6 +61,7 @@ COLUMNS = (
     _measured("BWT-final", "BWT_final"),
     _printed("paper’s BWT", "bwt"),
     _measured("forgetting", "forgetting"),
+    _measured("anytime", "anytime"),
     Column(
         "s/run", lambda setting: f"{setting.stats['seconds'].mean:.1f}", lambda setting: setting.stats["seconds"].mean
     ),

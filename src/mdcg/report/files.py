@@ -24,7 +24,7 @@ LATEX = {
 }
 COLOURS = {"best": r"\cellcolor{blue!15}", "second": r"\cellcolor{purple!15}"}
 PREAMBLE = "% needs \\usepackage{booktabs} and \\usepackage[table]{xcolor}\n"
-MEASURED = ("ACC", "BWT", "BWT_final", "forgetting", "seconds")
+MEASURED = ("ACC", "BWT", "BWT_final", "forgetting", "anytime", "seconds")
 SPEC = (
     "image_size", "backbone", "epochs", "batch_size", "lr", "momentum", "precision", "evaluate_every", "augmentation",
     "passes", "backbone_lr", "weights", "normalise", "code", "fingerprint",
@@ -138,6 +138,7 @@ def _csv_row(setting: Setting) -> dict[str, object]:
     spec, cell = setting.spec, setting.paper
     row: dict[str, object] = {
         "scenario": spec.scenario,
+        "stream": spec.stream.in_words(most=10**6),
         "hold_out": spec.hold_out,
         "setting": setting.name,
         "method": spec.method,

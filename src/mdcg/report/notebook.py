@@ -7,7 +7,7 @@ from html import escape
 
 import numpy as np
 
-from mdcg.report.terminal import COLUMNS, shade, spread
+from mdcg.report.terminal import measured, shade, spread
 from mdcg.results.settings import Setting
 
 
@@ -23,7 +23,7 @@ def as_html(setting: Setting) -> str:
     """Make a table of the metrics, and R as a heat map: mean accuracy on task j (across) after task i (down)."""
     metrics = "".join(
         f"<tr><th>{title}</th><td>{spread(setting.stats[name].mean, setting.stats[name].std)}</td></tr>"
-        for name, title in COLUMNS.items()
+        for name, title in measured([setting]).items()
     )
     mean = np.mean(setting.matrices, 0)  # NaN above the diagonal in every run
     head = "".join(f"<th>{task + 1}</th>" for task in range(len(mean)))
@@ -39,7 +39,7 @@ def as_html(setting: Setting) -> str:
 def _what(setting: Setting) -> str:
     spec, runs = setting.spec, len(setting.runs)
     memory = f", memory {spec.memory:,}" if spec.memory else ""
-    return f"{setting.label} on {spec.scenario}{memory}, {runs} {'seeds' if runs > 1 else 'seed'}"
+    return f"{setting.label} on {spec.task_sequence}{memory}, {runs} {'seeds' if runs > 1 else 'seed'}"
 
 
 def _cell(value: float) -> str:

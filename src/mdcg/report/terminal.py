@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from rich import box
@@ -15,11 +15,13 @@ from rich.text import Text
 from mdcg.metrics import Matrix
 from mdcg.results.settings import Setting, marks
 from mdcg.runs.record import Record
+from mdcg.runs.spec import RunSpec
 
 CELL = 6  # characters of one entry of R
 ENVIRONMENT = {"precision": "computed in", "finished": "finished at"}
 STYLES = {"best": "bold", "second": "underline"}
 COLUMNS = {"ACC": "ACC ↑", "BWT": "BWT", "BWT_final": "BWT-final", "forgetting": "forgetting ↓"}
+ANYTIME = {"anytime": "anytime ↑"}  # where borders between tasks say less
 
 
 def shade(value: float) -> tuple[int, int, int]:
@@ -40,25 +42,37 @@ def spread(mean: float, std: float) -> str:
     return f"{mean:.1f}" + ("" if math.isnan(std) else f" ± {std:.1f}")
 
 
+def measured(settings: Iterable[Setting]) -> dict[str, str]:
+    """The metrics to show of these settings, and what heads their columns."""
+    return COLUMNS | (ANYTIME if any(tasks_say_less(setting.spec) for setting in settings) else {})
+
+
+def tasks_say_less(spec: RunSpec) -> bool:
+    """Whether accuracy over the stream belongs beside that at the end of tasks."""
+    return spec.stream.online or spec.stream.revisits
+
+
 def comparison(
     settings: Sequence[Setting], title: str, console: Console, first: str = "method", ranked: bool = True
 ) -> Table:
     """Make a table, a line per method or setting, best first unless the order is to stay; `first` heads that column."""
     ordered = sorted(settings, key=lambda setting: -setting.stats["ACC"].mean) if ranked else list(settings)
-    whole = _comparison(ordered, title, list(COLUMNS), first)
+    shown = measured(ordered)
+    whole = _comparison(ordered, title, shown, first)
     if console.measure(whole, options=console.options.update(width=10_000)).maximum <= console.width:
         return whole
     # Forgetting differs from BWT-final by little: where the terminal is too narrow, it makes room.
-    return _comparison(ordered, title, [name for name in COLUMNS if name != "forgetting"], first)
+    del shown["forgetting"]
+    return _comparison(ordered, title, shown, first)
 
 
-def _comparison(settings: Sequence[Setting], title: str, metrics: Sequence[str], first: str) -> Table:
+def _comparison(settings: Sequence[Setting], title: str, metrics: Mapping[str, str], first: str) -> Table:
     table = Table(
         title=Text(title), title_justify="left", caption=_runs(settings), caption_justify="left", box=box.SIMPLE_HEAD
     )
     table.add_column(first, overflow="fold")
-    for name in metrics:
-        table.add_column(COLUMNS[name], justify="right", no_wrap=True)
+    for heading in metrics.values():
+        table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("s/run", justify="right", no_wrap=True)
     marked = marks(settings)
     for place, setting in enumerate(settings):
@@ -104,7 +118,7 @@ def _cell(value: float) -> Text:
 def run_panel(record: Record, folder: str, width: int) -> RenderableType:
     """Show everything about one run, for `mdcg show`."""
     metrics = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for name, label in COLUMNS.items():
+    for name, label in (COLUMNS | (ANYTIME if tasks_say_less(record.spec) else {})).items():
         metrics.add_row(label, spread(record.metrics[name], math.nan))
     settings = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for key, value in settings_of(record):

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from mdcg import metrics, paper
+from mdcg import paper
 from mdcg.execute.sweep import Sweep
 from mdcg.methods import METHODS
 from mdcg.metrics import Matrix
@@ -21,10 +21,13 @@ from mdcg.results.statistics import ALPHA, Spread, welch
 from mdcg.runs.finished import FinishedRun
 from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
-from mdcg.scenario import scenario_names
+from mdcg.scenario import Stream, scenario_names
 
 #: Named in other ways than by "field value", or no difference between settings of one section.
-ELSEWHERE = {"scenario", "fingerprint", "hold_out", "method", "memory", "head", "hyperparameters", "head_settings"}
+ELSEWHERE = {
+    *("scenario", "stream", "fingerprint", "hold_out"),
+    *("method", "memory", "head", "hyperparameters", "head_settings"),
+}
 #: More looks at the same training, and a user's code: named only where nothing else differs.
 LAST = {"evaluate_every": "evaluated every", "code": "code"}
 FACTS = tuple(field for field in RunSpec.model_fields if field not in {*ELSEWHERE, "seed", *LAST})
@@ -55,8 +58,8 @@ class Setting:
 
     @cached_property
     def stats(self) -> dict[str, Spread]:
-        """The mean and deviation of ACC, BWT, BWT_final, forgetting and seconds."""
-        rows = [metrics.summary(R) for R in self.matrices]
+        """The mean and deviation of every metric and of the seconds."""
+        rows = [run.record.metrics for run in self.runs]
         found = {name: Spread.of([row[name] for row in rows]) for name in rows[0]}
         return found | {"seconds": Spread.of([run.record.seconds for run in self.runs])}
 
@@ -113,7 +116,7 @@ def marks(settings: Sequence[Setting]) -> dict[int, str]:
     for place, setting in enumerate(settings):
         spec = setting.spec
         if spec.memory:
-            key = (spec.scenario, spec.hold_out, spec.fingerprint, spec.memory)
+            key = (spec.scenario, spec.stream, spec.hold_out, spec.fingerprint, spec.memory)
             rivals.setdefault(key, {})[place] = round(setting.stats["ACC"].mean, 1)
     found: dict[int, str] = {}
     for accs in rivals.values():
@@ -156,22 +159,29 @@ def of_sweep(sweep: Sweep) -> list[Setting]:
 def gather(runs: Iterable[FinishedRun]) -> list[Section]:
     """Gather settings by what they were evaluated on, best first; each is named by what tells it from the others."""
     groups = alike(sorted(runs, key=lambda run: run.spec.seed))
-    by_images: dict[tuple[str, float, str], list[list[FinishedRun]]] = {}
+    by_images: dict[Evaluated, list[list[FinishedRun]]] = {}
     for group in groups:
         spec = group[0].spec
-        by_images.setdefault((spec.scenario, spec.hold_out, spec.fingerprint), []).append(group)
-    versions = Counter((scenario, hold_out) for scenario, hold_out, _ in by_images)
+        by_images.setdefault((spec.scenario, spec.stream, spec.hold_out, spec.fingerprint), []).append(group)
+    versions = Counter(key[:-1] for key in by_images)
     sections = []
-    for scenario, hold_out, fingerprint in sorted(by_images, key=_usual_order):
-        title = scenario + (f", on {100 * hold_out:.4g}% of the training images held out" if hold_out else "")
-        title += f", data {fingerprint}" if versions[scenario, hold_out] > 1 else ""
-        sections.append(_section(title, by_images[scenario, hold_out, fingerprint]))
+    for key in sorted(by_images, key=_usual_order):
+        scenario, stream, hold_out, fingerprint = key
+        title = ", ".join(filter(None, [scenario, stream.in_words()]))
+        title += f", on {100 * hold_out:.4g}% of the training images held out" if hold_out else ""
+        title += f", data {fingerprint}" if versions[key[:-1]] > 1 else ""
+        sections.append(_section(title, by_images[key]))
     return sections
 
 
-def _usual_order(key: tuple[str, float, str]) -> tuple[int, str, float, str]:
+Evaluated = tuple[str, Stream, float, str]  # scenario, stream, fraction held out, fingerprint of the images
+
+
+def _usual_order(key: Evaluated) -> tuple[int, str, str, float, str]:
     usual = scenario_names()
-    return usual.index(key[0]) if key[0] in usual else len(usual), *key
+    scenario, stream, hold_out, fingerprint = key
+    place = usual.index(scenario) if scenario in usual else len(usual)
+    return place, scenario, stream.in_words(most=10**6), hold_out, fingerprint
 
 
 def _section(title: str, groups: list[list[FinishedRun]]) -> Section:

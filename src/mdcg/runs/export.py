@@ -18,6 +18,7 @@ from mdcg.runs.environment import Versions
 from mdcg.runs.query import RunRow
 from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
+from mdcg.scenario import Stream
 
 NamedRecord = tuple[str, Record]  # a run, and what it is called where it was found
 SETTING = "set."  # what the name of a method's or head's setting begins with
@@ -44,7 +45,8 @@ def row_of(name: str, record: Record) -> dict[str, Any]:
 def _kinds() -> dict[str, type]:
     """The types of the columns that every run has."""
     own = {name: _kind(field.annotation) for name, field in RunSpec.model_fields.items()}
-    spec = {name: kind for name, kind in own.items() if kind is not dict}
+    spec = {name: kind for name, kind in own.items() if kind not in (dict, Stream)}
+    spec |= {"stream": str, "blurry": float, "online": bool}
     texts = dict.fromkeys([*Versions.model_fields, "device", "finished"], str)
     numbers = dict.fromkeys([*metrics.NAMES, "seconds"], float)
     return {"name": str, **spec, **numbers, "members": int, **texts, "R": list}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from mdcg import metrics
@@ -26,7 +28,8 @@ class Record(BaseModel):
 
     format: int = FORMAT
     spec: RunSpec
-    sizes: list[int]  # classes of each task
+    sizes: list[int]  # classes that are new in each task
+    tasks: list[list[int]] | None = None  # class positions of each task, where some come back
     order: list[int]  # dataset label of each class position
     class_names: list[str]  # of each class position
     correct: list[list[int]]  # [task][class position], or [task][task] where no more than R is known
@@ -43,7 +46,8 @@ class Record(BaseModel):
         named, counted = {len(self.order), len(self.class_names)}, {len(self.total), *map(len, self.correct)}
         if (
             not tasks
-            or min(self.sizes) < 1
+            or min(self.sizes) < (0 if self.tasks else 1)
+            or (self.tasks is not None and (len(self.tasks) != tasks or not _are_positions(self.tasks, classes)))
             or len(self.correct) != tasks
             or named != {classes}
             or counted not in ({classes}, {tasks})
@@ -63,12 +67,33 @@ class Record(BaseModel):
     @property
     def R(self) -> Matrix:
         """The accuracy matrix, see `mdcg.metrics`."""
-        return metrics.accuracy_matrix(self.correct, self.total, self.sizes if self.by_class else [1] * len(self.sizes))
+        return metrics.accuracy_matrix(self.correct, self.total, self._columns())
 
     @property
     def metrics(self) -> dict[str, float]:
         """The metrics of the run, by name."""
-        return metrics.summary(self.R)
+        return metrics.summary(self.R, self.accuracies)
+
+    @property
+    def accuracies(self) -> list[float]:
+        """The accuracy on the classes of all tasks so far, at every time it was evaluated: after each of them, and, of
+        an online stream, within."""
+        within: dict[int, list[float]] = {
+            row.get("task", 0): [one for _, one in row.get("within", ())] for row in self.history
+        }
+        found, columns = list[float](), self._columns()
+        for task, counts in enumerate(np.array(self.correct)):
+            seen = list({c for own in columns[: task + 1] for c in own})
+            found += [*within.get(task + 1, ()), metrics.overall(counts[seen], np.array(self.total)[seen])]
+        return found
+
+    def _columns(self) -> list[list[int]]:
+        """The entries of the counts that belong to each task."""
+        if not self.by_class:
+            return [[task] for task in range(len(self.sizes))]
+        if self.tasks is not None:
+            return self.tasks
+        return [list(range(end - size, end)) for end, size in zip(accumulate(self.sizes), self.sizes, strict=True)]
 
     @property
     def class_accuracy(self) -> Matrix | None:
@@ -85,6 +110,10 @@ class Record(BaseModel):
         """The values that follow from the counts, for readers of a file who use other programs."""
         described = self.as_json()
         return {"R": described["R"], "metrics": {name: described[name] for name in metrics.NAMES}}
+
+
+def _are_positions(tasks: list[list[int]], classes: int) -> bool:
+    return all(own and min(own) >= 0 and max(own) < classes for own in tasks)
 
 
 class NewerFormat(MdcgError):

@@ -12,12 +12,19 @@ from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 from mdcg.data.normalise import Named
 from mdcg.methods import METHODS, Method
 from mdcg.methods.base import Passes, Preset, Value, shared_settings
-from mdcg.scenario import parse
+from mdcg.scenario import Stream, parse
 from mdcg.train.group import Member, Training
 
 OLDER = {"lr": "rate"}  # settings by the names that are part of a run's identity
 #: Settings that came later, as `Method.added`.
-ADDED = {"passes": "joint", "code": "", "backbone_lr": None, "weights": None, "normalise": "data"}
+ADDED: dict[str, object] = {
+    "passes": "joint",
+    "code": "",
+    "backbone_lr": None,
+    "weights": None,
+    "normalise": "data",
+    "stream": {},
+}
 
 
 class RunSpec(BaseModel):
@@ -48,6 +55,7 @@ class RunSpec(BaseModel):
     backbone_lr: float | None = None  # None: as `lr`
     weights: str | None = None  # digest of the backbone's initial ones, see `WeightsFile`
     normalise: Named = "data"
+    stream: Stream = Stream()
     seed: int
 
     @field_validator("hyperparameters")
@@ -62,9 +70,8 @@ class RunSpec(BaseModel):
     def digest(self) -> str:
         """The run's identity. Settings that came later count only where they are not as before, so that older results
         keep their names."""
-        content = {
-            OLDER.get(key, key): value for key, value in self.model_dump().items() if (key, value) not in ADDED.items()
-        }
+        whole = self.model_dump() | {"stream": self.stream.told()}
+        content = {OLDER.get(key, key): value for key, value in whole.items() if (key, value) not in ADDED.items()}
         own, kind = self.hyperparameters, _kind(self.method)
         if kind is not None:
             own = {key: value for key, value in own.items() if (key, value) not in kind.added.items()}
@@ -78,6 +85,11 @@ class RunSpec(BaseModel):
         parts = [self.scenario, self.method, *([self.head] if self.head != usual else [])]
         parts += [f"m{self.memory}", f"s{self.seed}", self.digest()]
         return "_".join(re.sub(r"[^A-Za-z0-9.-]+", "-", part).strip("-")[-60:] for part in parts)
+
+    @property
+    def task_sequence(self) -> str:
+        """What was learned, in words: the scenario and, where it is not as its name says, the stream."""
+        return ", ".join(filter(None, [self.scenario, self.stream.in_words()]))
 
     def built_method(self) -> Method:
         """The method with its hyperparameters."""
@@ -101,6 +113,7 @@ class RunSpec(BaseModel):
             evaluate_every=self.evaluate_every,
             passes=self.passes,
             backbone_lr=self.backbone_lr,
+            stream=self.stream,
         )
 
     def group_key(self) -> str:
@@ -109,20 +122,26 @@ class RunSpec(BaseModel):
         own = {"seed", "hyperparameters", "head_settings"}
         if not method.gradient_per_task:  # its steps bring the whole memory
             own.add("memory")
+        if method.looks_ahead():  # what it finds there depends on the stream, which is the seed's
+            own.remove("seed")
         return _digest(self.model_dump(exclude=own) | {"shared": shared_settings(method)})
 
     def settings(self) -> dict[str, Value | None]:
         """Every setting by name, those of method and head as set.NAME."""
-        own = self.model_dump(exclude={"hyperparameters", "head_settings"})
+        own = self.model_dump(exclude={"hyperparameters", "head_settings", "stream"})
+        own |= {"stream": self.stream.in_words(most=10**6), "blurry": self.stream.blurry, "online": self.stream.online}
         return own | {f"set.{name}": value for name, value in {**self.hyperparameters, **self.head_settings}.items()}
 
     def as_recipe(self) -> dict[str, Any]:
         """The recipe that repeats this run."""
-        hidden = {"format", "fingerprint", "code", "hyperparameters", "head_settings", "seed"}
+        hidden = {"format", "fingerprint", "code", "hyperparameters", "head_settings", "seed", "stream"}
         if not self.memory:
             hidden.add("memory")
+        if self.stream.online:
+            hidden.add("epochs")
         return {
             **self.model_dump(exclude=hidden),
+            **self.stream.told(),
             "seeds": [self.seed],
             "set": {**self.hyperparameters, **self.head_settings},
         }

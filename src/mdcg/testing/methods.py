@@ -12,10 +12,12 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from mdcg.errors import MdcgError
 from mdcg.methods import METHODS, Method, Step, stack
 from mdcg.methods.base import NeedsHead, Passes, TrainsOn
 from mdcg.models import HEADS
 from mdcg.recipes.recipe import explain
+from mdcg.scenario import Stream
 from mdcg.testing.groups import (
     CPU,
     Settings,
@@ -53,7 +55,8 @@ def check_method(method: type[Method] | str, **settings: Any) -> None:
 
     Its declarations agree with each other and with what its loss reads; the loss is one finite number per member, which
     no other member, random number or waiting for the device has a part in; it trains with every head that it can take;
-    a member comes to the same bits alone as in company, stopped and resumed, and from a first task that others shared.
+    a member comes to the same bits alone as in company, stopped and resumed, and from a first task that others shared,
+    in every kind of stream that it says it can learn.
     """
     kind = METHODS[method] if isinstance(method, str) else method
     name = method if isinstance(method, str) else kind.__name__
@@ -75,11 +78,36 @@ def check_method(method: type[Method] | str, **settings: Any) -> None:
             check_company(group, together)
             check_resumed(group, together)
             check_fork(group, together)
+        for stream in _streams_of(kind(**settings)):
+            with named_in_errors(f"in a stream that it says it can learn ({stream.in_words()})"):
+                members, epochs = _three_members(kind, settings), 1 if stream.online else 2
+                group = toy_group(dataset, kind, members, batch_size=8, epochs=epochs, stream=stream)
+                together = trained(group)
+                check_finite(group, together)
+                check_company(group, together)
+                check_resumed(group, together)
         for head in HEADS.names():
             if _suits(kind, head):
                 group = toy_group(toy_dataset([18] * 4), kind, [(0, 8, settings), (1, 8, settings)], 2, head, epochs=1)
                 with named_in_errors(f"with the head {head}"):
                     check_finite(group, trained(group))
+
+
+def _streams_of(method: Method) -> list[Stream]:
+    """A stream of each kind that a method says it can learn; with some settings it may be able to learn fewer."""
+    names = [f"class {label}" for label in range(len(COUNTS))]
+    back = ((names[2], names[0]), (names[4], names[2], names[1]), (names[0], names[4]))
+    tried = [
+        Stream(tasks=back, blurry=0.3) if method.learns_revisits else None,
+        Stream(online=True, blurry=0.3 if method.learns_revisits else 0.0) if method.learns_online else None,
+    ]
+    found = []
+    for stream in tried:
+        with contextlib.suppress(MdcgError):
+            if stream is not None:
+                method.check_stream("it", stream)
+                found.append(stream)
+    return found
 
 
 def _built(kind: type[Method], settings: Settings) -> Method:

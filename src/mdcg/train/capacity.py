@@ -43,11 +43,11 @@ def members_that_fit(group: Group, compute: Compute, meter: Meter | None = None)
     meter.restart()
     state = states.fresh(alone, compute)
     with compute.settings(group.threads):
-        for task in range(group.training.tasks - 1):
+        for task in range(len(group.sizes) - 1):
             state.task = task
             states.begin_task(state, alone)
             states.end_task(state, alone)
-        state.task = group.training.tasks - 1
+        state.task = len(group.sizes) - 1
         trainer.begin_task(state)
         draws = draw_epoch(alone, state.memories, state.task, 0).to(compute.device)
         trainer.prepare(state, draws)

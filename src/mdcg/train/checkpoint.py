@@ -24,7 +24,7 @@ from mdcg.train.state import PlainValues, State, restore
 
 logger = logging.getLogger(__name__)
 
-VERSION = 4
+VERSION = 5
 KEPT = 2
 MEMBERS = "members.json"  # the names of the group's runs
 DONE = ".done"  # suffix of a folder that is being removed

@@ -3,11 +3,14 @@
 An epoch visits every image once, in ⌈n / batch⌉ full batches; the places left in the last one are filled from
 the next shuffled round. So all steps have one shape, and no batch is too small for BatchNorm. Members whose
 classes have fewer images take fewer steps: they rest while the others finish.
+
+The one epoch of an online stream has whole batches alone (`online.py`).
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -16,7 +19,7 @@ import torch
 from torch import Tensor
 
 from mdcg.draws import WHOLE_TASK, Ints, Purpose, shuffled_cycles, stream
-from mdcg.memory import Memory
+from mdcg.memory import Draw, Memory
 from mdcg.train.group import Group
 
 DRAWN = (Purpose.REPLAY, Purpose.CROP, Purpose.FLIP)
@@ -32,6 +35,9 @@ class EpochDraws:
     flipped: Tensor  # (K, steps, places)
     steps: Tensor  # (K,) how many each member takes
     passes: tuple[int, ...] = field(kw_only=True)  # places of each forward pass of a step
+    # (K, steps, places) in a memory whose logits change with the stream: where each current image goes, where each of
+    # the others is. What is not kept goes to a place behind all of them.
+    kept_at: Tensor | None = field(default=None, kw_only=True)
 
     def at(self, step: int | Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The draws of one step; `step` may be counted on the device, as a tensor (1,)."""
@@ -42,18 +48,30 @@ class EpochDraws:
             index, labels, corner, flipped = (part.index_select(1, step)[:, 0] for part in parts)
         return index, labels, corner, flipped
 
+    def kept_at_step(self, step: int | Tensor) -> Tensor | None:
+        """The places in memory of one step's images, as `at`."""
+        if self.kept_at is None:
+            return None
+        return self.kept_at[:, step] if isinstance(step, int) else self.kept_at.index_select(1, step)[:, 0]
+
     def to(self, device: torch.device) -> EpochDraws:
-        return EpochDraws(*(part.to(device) for part in self._parts()), passes=self.passes)
+        return self._with(lambda part: part.to(device))
 
     def clone(self) -> EpochDraws:
-        return EpochDraws(*(part.clone() for part in self._parts()), passes=self.passes)
+        return self._with(Tensor.clone)
 
     def copy_(self, other: EpochDraws) -> None:
         for mine, its in zip(self._parts(), other._parts(), strict=True):
             mine.copy_(its)
 
+    def _with(self, change: Callable[[Tensor], Tensor]) -> EpochDraws:
+        first, last = self._parts()[:5], self._parts()[5:]
+        kept_at = change(last[0]) if last else None
+        return EpochDraws(*map(change, first), passes=self.passes, kept_at=kept_at)
+
     def _parts(self) -> tuple[Tensor, ...]:
-        return self.index, self.labels, self.corner, self.flipped, self.steps
+        kept_at = () if self.kept_at is None else (self.kept_at,)
+        return self.index, self.labels, self.corner, self.flipped, self.steps, *kept_at
 
 
 class Prefetcher:
@@ -81,6 +99,8 @@ class Prefetcher:
 
 def steps_per_epoch(group: Group, task: int) -> Ints:
     """The number of steps that each member's epoch takes, (K,)."""
+    if group.online:
+        return np.array([stream.steps(task) for stream in group.streams], np.int64)
     batch = group.training.batch_size
     images = [_images(group, k, task) for k in range(len(group.members))]
     return np.array([-(-count // batch) for count in images], np.int64)
@@ -97,42 +117,69 @@ def draw_epoch(group: Group, memories: list[Memory], task: int, epoch: int) -> E
     labels = np.zeros(shape, np.int64)
     corner = np.zeros((*shape, 2), np.int64)
     flipped = np.zeros(shape, np.bool_)
+    kept_at = np.full(shape, -1, np.int64) if group.online and group.method.stores_logits else None
     for k, (member, view) in enumerate(zip(group.members, group.views, strict=True)):
         count, seed = int(steps[k]), member.seed
-        pool = memories[k].indices() if group.method.trains_on == "memory" else _pool(group, k, task)
-        order = shuffled_cycles(len(pool), count * batch, stream(seed, Purpose.ORDER, task, epoch))
         of_epoch, of_task = ([stream(seed, purpose, task, when) for purpose in DRAWN] for when in (epoch, WHOLE_TASK))
         # One batch after the other, so that a method with memory and one without see the same views of the
         # current images.
         for draw, (start, end) in zip([None, *draws], itertools.pairwise([0, *ends]), strict=True):
             once = draw is not None and draw.once
             replay, crop, flip = of_task if once else of_epoch
-            if draw is None:
-                batches = pool[order].reshape(count, batch)
+            here = (k, slice(count), slice(start, end))
+            if group.online:
+                batches, places = _online_batches(group, k, task, draw, replay)
+                if kept_at is not None:
+                    kept_at[here] = places
             else:
-                batches = memories[k].rounds(draw, replay) if once else memories[k].draw(count, draw, replay)
+                batches = _batches(group, memories, k, (task, epoch, count), draw, replay)
             # Those drawn once go round and round, on from epoch to epoch.
             turn = (epoch * count + np.arange(count)) % len(batches) if once else slice(None)
             corners = crop.random((*batches.shape, 2)) * (2 * group.dataset.padding + 1)
             flips = (flip.random(batches.shape) < 0.5) & group.dataset.flip
-            here = (k, slice(count), slice(start, end))
             index[here], corner[here], flipped[here] = batches[turn], corners[turn], flips[turn]
         index[k, count:] = index[k, 0]  # a resting member is given something valid to ignore
         labels[k] = view.train_positions[index[k]]
+    if kept_at is not None:
+        kept_at[kept_at < 0] = group.places
     parts = (torch.from_numpy(part) for part in (index, labels, corner, flipped, steps))
-    return EpochDraws(*parts, passes=group.passes(task))
+    kept = None if kept_at is None else torch.from_numpy(kept_at)
+    return EpochDraws(*parts, passes=group.passes(task), kept_at=kept)
+
+
+def _batches(
+    group: Group,
+    memories: list[Memory],
+    k: int,
+    when: tuple[int, int, int],
+    draw: Draw | None,
+    rng: np.random.Generator,
+) -> Ints:
+    """One member's current images, or those of a draw from its memory: (steps, size)."""
+    task, epoch, count = when
+    if draw is not None:
+        return memories[k].rounds(draw, rng) if draw.once else memories[k].draw(count, draw, rng)
+    batch = group.training.batch_size
+    pool = memories[k].indices() if group.method.trains_on == "memory" else _pool(group, k, task)
+    order = shuffled_cycles(len(pool), count * batch, stream(group.members[k].seed, Purpose.ORDER, task, epoch))
+    return pool[order].reshape(count, batch)
+
+
+def _online_batches(group: Group, k: int, task: int, draw: Draw | None, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """One member's images of an online stream, or a draw from its reservoir, with their places in memory."""
+    coming = group.streams[k]
+    return coming.batches(task) if draw is None else coming.draw(task, draw.size, group.boundaries, rng)
 
 
 def _images(group: Group, k: int, task: int) -> int:
     """The number of images that an epoch visits."""
     if group.method.trains_on != "memory":
         return len(_pool(group, k, task))
-    view = group.views[k]
-    return min(group.members[k].memory, len(view.train_indices(range(view.scenario.positions(task).stop))))
+    return min(group.members[k].memory, sum(len(group.views[k].task_images(past)) for past in range(task + 1)))
 
 
 def _pool(group: Group, k: int, task: int) -> Ints:
     view = group.views[k]
-    positions = view.scenario.positions(task)
-    start = 0 if group.method.trains_on == "seen" or group.no_past else positions.start
-    return view.train_indices(range(start, positions.stop))
+    if group.method.trains_on == "seen" or group.no_past:
+        return np.concatenate([view.task_images(past) for past in range(task + 1)])
+    return view.task_images(task)

@@ -45,7 +45,7 @@ def evaluate(model: Model, images: Tensor, group: Group, pixels: Pixels, compute
         labels[k, : len(indices)] = view.eval_positions[indices]
         real[k, : len(indices)] = 1
     all_index, all_labels, all_real = compute.put(index), compute.put(labels), compute.put(real)
-    correct = torch.zeros(members, group.dataset.classes, dtype=torch.int64, device=compute.device)
+    correct = torch.zeros(members, group.classes, dtype=torch.int64, device=compute.device)
     for part, logits in _in_batches(model, model.logits, images, all_index, pixels, compute):
         predicted = logits[..., :seen].argmax(-1)  # nobody expects a class that was never seen
         hit = (predicted == all_labels[:, part]) * all_real[:, part]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,7 +26,7 @@ from mdcg.train.past_tasks import PastTasks, flat, parts
 from mdcg.train.precision import Compute
 from mdcg.train.signals import Stopped
 from mdcg.train.state import HistoryRow, PlainValues, State
-from mdcg.train.stored_logits import keep
+from mdcg.train.stored_logits import keep, no_logits
 
 SAVING = 0.03  # the share of the time that saving may take, beyond the first epoch and a stop
 
@@ -59,12 +60,13 @@ class Batch:
     index: Tensor  # (K, places) into the training images
     current: int  # so many are current
     passes: tuple[int, ...]  # so many go through the network together, one such group after the other
+    kept_at: Tensor | None = None  # (K, places) in a memory whose logits change with the stream, see `EpochDraws`
 
     def part(self, start: int, end: int) -> Batch:
         """Take some places as a batch of its own, all current."""
         own = slice(start, end)
-        size = end - start
-        return Batch(self.images[:, own], self.labels[:, own], self.index[:, own], size, (size,))
+        size, kept_at = end - start, None if self.kept_at is None else self.kept_at[:, own]
+        return Batch(self.images[:, own], self.labels[:, own], self.index[:, own], size, (size,), kept_at)
 
 
 class Trainer:
@@ -101,7 +103,7 @@ class Trainer:
     def train(self, state: State, tasks: int | None = None) -> State:
         """Train to the end of task number `tasks`, or of the last."""
         try:
-            self._train(state, tasks or self.group.training.tasks)
+            self._train(state, tasks or len(self.group.sizes))
         finally:  # a graph holds on to its memory, its state and this trainer
             self.forget_task()
         return state
@@ -113,7 +115,7 @@ class Trainer:
     def _train(self, state: State, tasks: int) -> None:
         with self.compute.settings(self.group.threads):
             while state.task < tasks and len(state.failures(self.group)) < len(self.group.members):
-                if not state.task_begun:
+                if not state.begun:
                     self.begin_task(state)
                     self.forget_task()
                     self._look(state, 0)
@@ -139,7 +141,7 @@ class Trainer:
                 raise Stopped(f"stopped in task {state.task + 1}, epoch {state.epoch + 1}")
             resting = state.step >= fewest  # some members, that is
             if self._graph is not None:
-                end = min(most if resting else fewest, self._next_look(state.step, most))
+                end = min(most if resting else fewest, self._next_pause(state.step, most))
                 count = self._graph.run(end - state.step, resting)
             else:
                 count = self._plain_step(state, draws, resting)
@@ -151,11 +153,31 @@ class Trainer:
                 before = time.perf_counter()
                 self._look(state, state.epoch, state.step)
                 started += time.perf_counter() - before
+            if state.step < most and self._evaluates_at(state.step):
+                self._evaluate_within(state)
         self.compute.wait()
         state.seconds += time.perf_counter() - started
 
     def _next_look(self, step: int, last: int) -> int:
         return self.probes.next_look(step, last) if self.probes else last
+
+    def _evaluates_at(self, step: int) -> bool:
+        """Whether accuracy is asked for within the epoch: of an online stream, which has but one per task."""
+        every = self.group.training.evaluate_every
+        return self.group.online and every > 0 and step % every == 0
+
+    def _next_pause(self, step: int, last: int) -> int:
+        """The next step after this one after which somebody looks or accuracy is asked for."""
+        every = self.group.training.evaluate_every if self.group.online else 0
+        return min(self._next_look(step, last), step + every - step % every if every else last)
+
+    def _evaluate_within(self, state: State) -> None:
+        """Note the accuracy on all classes so far, in the middle of a task."""
+        correct = evaluate(state.model, self.eval_images, self.group, self.pixels, self.compute)
+        task = self.group.stages.tasks[state.task]
+        for rows, own, view in zip(state.within, correct, self.group.views, strict=True):
+            seen = list({c for done in range(task + 1) for c in view.scenario.classes_of(done)})
+            rows.append((state.step, metrics.overall(own[seen], view.eval_total[seen])))
 
     def _look(self, state: State, epoch: int, step: int = 0) -> None:
         if self.probes:
@@ -187,10 +209,14 @@ class Trainer:
     def train_step(self, state: State, draws: EpochDraws, step: int | Tensor, resting: bool = False) -> None:
         """Update every member once; or, if some rest, those that have so many steps."""
         batch = self.batch(draws, step)
+        if self._nothing_kept_yet(state, step):
+            batch = batch.part(0, batch.current)
         active = draws.steps > step if resting else None
         at_rest = [buffer.clone() for buffer in state.model.statistics()] if resting else None
         loss, logits, gradients = self.gradients(state, batch)
         state.optimizer.step(gradients, active)
+        if batch.kept_at is not None and state.stored_logits is not None:
+            state.stored_logits.put(batch.kept_at[:, : batch.current], logits)
         with torch.no_grad():
             hits = (logits.argmax(-1) == batch.labels[:, : batch.current]).sum(1)
             if active is not None and at_rest is not None:
@@ -199,11 +225,17 @@ class Trainer:
             state.loss_sum += loss
             state.hits += hits
 
+    def _nothing_kept_yet(self, state: State, step: int | Tensor) -> bool:
+        """Whether it is the first step of an online stream that is replayed from its second step on."""
+        first = isinstance(step, int) and step == 0 and state.task == 0  # a graph's steps come later
+        return first and self.group.online and not self.group.boundaries
+
     def batch(self, draws: EpochDraws, step: int | Tensor) -> Batch:
         """Make the batch of one step from its draws."""
         index, labels, corner, flipped = draws.at(step)
         x = self.pixels.view(self.images, index.flatten(), corner.flatten(0, 1), flipped.flatten())
-        return Batch(x.unflatten(0, index.shape), labels, index, self.group.training.batch_size, draws.passes)
+        size, kept_at = self.group.training.batch_size, draws.kept_at_step(step)
+        return Batch(x.unflatten(0, index.shape), labels, index, size, draws.passes, kept_at)
 
     def gradients(self, state: State, batch: Batch) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Compute the loss (K,), the logits of the current images, and the gradient of every parameter."""
@@ -229,7 +261,7 @@ class Trainer:
     def forward(self, state: State, batch: Batch) -> tuple[Tensor, Tensor]:
         """Compute the loss (K,) and the logits of the current images."""
         x, labels, size = batch.images, batch.labels, batch.current
-        past = tuple(state.model.head.sizes[:-1])
+        past = self.group.past(state.task)
         with self.compute.autocast():
             # In training BatchNorm normalises by the images of one pass: which ones share it matters.
             logits = torch.cat([state.model.logits(part) for part in x.split(batch.passes, 1)], 1)
@@ -251,15 +283,18 @@ class Trainer:
             teacher_logits=taught,
             teacher_current_logits=taught_current,
             past=past,
-            stored_logits=state.stored_logits.at(batch.index[:, size:])
-            if replays and state.stored_logits is not None
-            else None,
+            stored_logits=_stored(state, batch) if replays else None,
+            revisits=self.group.training.stream.revisits,
         )
         return self.method.loss(step), current.detach()
 
     def begin_task(self, state: State) -> None:
         """Begin a task, first storing the logits of the images that came into memory after the last one."""
-        if self.method.stores_logits and state.task > 0:
+        if self.method.stores_logits and self.group.online:
+            if state.stored_logits is None:
+                outputs = state.model.head.capacity(self.group.outputs)
+                state.stored_logits = no_logits(state.loss_sum, self.group.places + 1, outputs, len(self.images))
+        elif self.method.stores_logits and state.task > 0:
             asked = partial(logits_of, state.model, self.images, pixels=self.pixels, compute=self.compute)
             state.stored_logits = keep(state.stored_logits, state.memories, len(self.images), asked)
         states.begin_task(state, self.group)
@@ -269,8 +304,14 @@ class Trainer:
     def _finish_epoch(self, state: State) -> None:
         """Write the epoch into the history; after a task's last epoch, evaluate and fill the memory."""
         started = time.perf_counter()
-        training, task, epoch = self.group.training, state.task, state.epoch
-        steps = steps_per_epoch(self.group, task)
+        training, epoch, stages = self.group.training, state.epoch, self.group.stages
+        if not stages.closes(state.task):  # the task goes on
+            states.end_task(state, self.group)
+            state.task, state.step = state.task + 1, 0
+            return
+        task = stages.tasks[state.task]
+        parts = [stage for stage, of_task in enumerate(stages.tasks) if of_task == task]
+        steps = np.sum([steps_per_epoch(self.group, stage) for stage in parts], 0)
         losses = (state.loss_sum.double().cpu() / torch.from_numpy(steps)).tolist()
         hits = state.hits.cpu().tolist()
         last = epoch + 1 == training.epochs
@@ -287,10 +328,11 @@ class Trainer:
             }
             if correct is not None:
                 view = self.group.views[k]
-                sizes = view.scenario.sizes[: task + 1]
-                counts = correct[k, : sum(sizes)]
-                R = metrics.accuracy_matrix([counts] * len(sizes), view.eval_total[: sum(sizes)], sizes)
+                tasks = [view.scenario.classes_of(done) for done in range(task + 1)]
+                R = metrics.accuracy_matrix([correct[k]] * len(tasks), view.eval_total, tasks)
                 row["accuracy"] = R[-1].tolist()
+            if state.within[k]:
+                row["within"], state.within[k] = state.within[k], []
             state.history[k].append(row)
         state.loss_sum.zero_()
         state.hits.zero_()
@@ -298,7 +340,7 @@ class Trainer:
         if last and correct is not None:
             state.correct[:, task] = correct
             states.end_task(state, self.group)
-            state.task, state.epoch = task + 1, 0
+            state.task, state.epoch = state.task + 1, 0
         state.seconds += time.perf_counter() - started
         if self.watcher:  # whose time is not the run's
             self.watcher.epoch(task, epoch, sum(losses) / len(losses), [rows[-1] for rows in state.history])
@@ -313,19 +355,28 @@ class Trainer:
 
 def total_steps(group: Group) -> int:
     """The number of steps of a whole run, for a progress display."""
-    return sum(group.training.epochs * _most_steps(group, task) for task in range(group.training.tasks))
+    return sum(group.training.epochs * _most_steps(group, task) for task in range(len(group.sizes)))
 
 
 def steps_done(group: Group, state: State) -> int:
     """The number of `total_steps` that were done when `state` was saved."""
     done = sum(group.training.epochs * _most_steps(group, task) for task in range(state.task))
-    if state.task < group.training.tasks:
+    if state.task < len(group.sizes):
         done += state.epoch * _most_steps(group, state.task) + state.step
     return done
 
 
 def _most_steps(group: Group, task: int) -> int:
     return int(steps_per_epoch(group, task).max())
+
+
+def _stored(state: State, batch: Batch) -> Tensor | None:
+    """What was stored of the answers to a batch's memory images."""
+    if state.stored_logits is None:
+        return None
+    if batch.kept_at is not None:
+        return state.stored_logits.in_places(batch.kept_at[:, batch.current :])
+    return state.stored_logits.at(batch.index[:, batch.current :])
 
 
 @torch.no_grad()

@@ -29,7 +29,7 @@ PlainValues = dict[str, Any]  # what a checkpoint holds beside tensors, fit for 
 
 @dataclass
 class State:
-    """The state of a group. (task, epoch, step) is what comes next; `task_begun` says whether the head has its classes.
+    """The state of a group. (task, epoch, step) is what comes next; `begun` says whether the head has its classes.
 
     Until it is `forked`, after task 1, the state is that of the group's founders.
     """
@@ -42,6 +42,7 @@ class State:
     hits: Tensor  # (K,) correct among the current images of the epoch
     history: list[list[HistoryRow]]  # per member, one row per epoch
     measured: list[list[MeasuredRow]]  # per member, one row per look of a probe
+    within: list[list[tuple[int, float]]]  # per member, (step, accuracy) of evaluations within the current epoch
     measuring: dict[str, float] = field(default_factory=dict)  # seconds of each probe, of the whole group
     teacher: Model | None = None
     start: Model | None = None  # the model as it was when the task began, for probes that need it
@@ -51,6 +52,7 @@ class State:
     step: int = 0
     seconds: float = 0.0
     forked: bool = False
+    begun: bool = False  # the current task
 
     def failures(self, group: Group) -> dict[int, str]:
         """The members whose loss was not finite, and what to say of each. They harm nobody else in the group."""
@@ -67,11 +69,6 @@ class State:
                 )
         return found
 
-    @property
-    def task_begun(self) -> bool:
-        """Whether the head already has the classes of the current task."""
-        return len(self.model.head.sizes) > self.task
-
 
 def fresh(group: Group, compute: Compute) -> State:
     """The state of a group before task 1."""
@@ -82,11 +79,12 @@ def fresh(group: Group, compute: Compute) -> State:
             training.lr, training.momentum, {} if training.backbone_lr is None else {"backbone.": training.backbone_lr}
         ),
         memories=empty_memories(group),
-        correct=np.zeros((len(members), training.tasks, group.dataset.classes), np.int64),
+        correct=np.zeros((len(members), training.tasks, group.classes), np.int64),
         loss_sum=torch.zeros(len(members), device=compute.device, dtype=compute.dtype),
         hits=torch.zeros(len(members), device=compute.device, dtype=torch.int64),
         history=[[] for _ in members],
         measured=[[] for _ in members],
+        within=[[] for _ in members],
     )
 
 
@@ -118,16 +116,19 @@ def _new_model(group: Group) -> Model:
 
 def begin_task(state: State, group: Group) -> None:
     """Grow the head, then fix the teacher: the model just before the task's training (Section 3.1)."""
-    if group.method.fills_memory_first():
+    if group.method.fills_memory_first() and not group.online:
         fill_memories(state, group, state.task)
     if group.method.starts_anew and state.task > 0:
         state.model, known = _new_model(group).to(state.loss_sum), state.model.head.sizes
         state.optimizer.velocity.clear()
         for size in known:
             state.model.grow(size)
-    state.model.grow(group.sizes[state.task])
+    for task in range(group.modules(state.task - 1) if state.task else 0, group.modules(state.task)):
+        if group.sizes[task]:
+            state.model.grow(group.sizes[task])
+    state.begun = True
     state.optimizer.follow(state.model.named_parameters())
-    if group.method.uses_teacher and state.task > 0:
+    if group.method.uses_teacher and state.task > 0 and group.begins_anew(state.task):
         state.teacher = frozen_copy(state.model)
 
 
@@ -138,8 +139,10 @@ def frozen_copy(model: Model) -> Model:
 
 def end_task(state: State, group: Group) -> None:
     """Let go of the teacher, and keep a random subset of the task's images in memory."""
-    state.teacher = state.start = None
-    if not group.method.fills_memory_first():
+    if state.task + 1 == len(group.sizes) or group.begins_anew(state.task + 1):
+        state.teacher = state.start = None
+    state.begun = False
+    if group.online or not group.method.fills_memory_first():
         fill_memories(state, group, state.task)
 
 
@@ -147,12 +150,38 @@ def fill_memories(state: State, group: Group, task: int) -> None:
     """Add the images of a task to the memories."""
     if not group.method.uses_memory:
         return
+    if group.online:
+        _take_over_reservoirs(state, group, task)
+        return
     for memory, member, view in zip(state.memories, group.members, group.views, strict=True):
         share = share_of_task(memory.size, group.training.tasks, task) if group.method.gradient_per_task else None
-        arrived = view.by_class(view.scenario.positions(task))
-        memory.add(arrived, stream(member.seed, Purpose.KEEP, task), share)
+        arrived = view.arrivals(task)
+        _add(memory, arrived, stream(member.seed, Purpose.KEEP, task), share)
         if memory.second is not None:
-            memory.second.add(arrived, stream(member.seed, Purpose.KEEP_SECOND, task))
+            _add(memory.second, arrived, stream(member.seed, Purpose.KEEP_SECOND, task))
+
+
+def _add(memory: Memory, arrived: dict[int, Ints], rng: np.random.Generator, share: int | None = None) -> None:
+    known = {position: images for position, images in arrived.items() if position in memory.by_class}
+    memory.add({position: images for position, images in arrived.items() if position not in known}, rng, share)
+    if known:
+        memory.refresh(known, rng)
+
+
+def _take_over_reservoirs(state: State, group: Group, task: int) -> None:
+    """Let the memories, and the logits kept with them, be what the online streams hold after a task."""
+    index = np.zeros((len(group.members), group.places + 1), np.int64)
+    for k, (coming, view) in enumerate(zip(group.streams, group.views, strict=True)):
+        held = coming.held(int(coming.starts[task + 1]))
+        images = coming.images[held[held >= 0]]  # the places are filled one after the other
+        positions = view.train_positions[images]
+        state.memories[k].by_class = {int(c): images[positions == c] for c in np.unique(positions)}
+        index[k] = np.resize(images, group.places + 1)
+        index[k, : len(images)] = images
+    if state.stored_logits is not None:
+        state.stored_logits = StoredLogits.of(
+            torch.from_numpy(index), state.stored_logits.logits, len(group.dataset.train)
+        )
 
 
 def dump(state: State) -> tuple[dict[str, Tensor], PlainValues]:
@@ -179,6 +208,8 @@ def dump(state: State) -> tuple[dict[str, Tensor], PlainValues]:
         "step": state.step,
         "seconds": state.seconds,
         "forked": state.forked,
+        "begun": state.begun,
+        "within": state.within,
         "sizes": state.model.head.sizes,
         "has_teacher": state.teacher is not None,
         "memories": {name: [(c, len(kept)) for c, kept in memory.by_class.items()] for name, memory in held.items()},
@@ -206,7 +237,8 @@ def select_members(
     picked |= {name: tensors[was] for name, was in names.items() if was in tensors}
     held = {name: list(values["memories"][was]) for name, was in names.items() if was in values["memories"]}
     history = [list(values["history"][member]) for member in members]
-    return picked, {**values, "memories": held, "history": history}
+    within = [list(values["within"][member]) for member in members]
+    return picked, {**values, "memories": held, "history": history, "within": within}
 
 
 def restore(tensors: dict[str, Tensor], values: PlainValues, group: Group, compute: Compute) -> State:
@@ -237,5 +269,6 @@ def restore(tensors: dict[str, Tensor], values: PlainValues, group: Group, compu
     state.history, state.measuring = values["history"], values["measuring"]
     state.measured = [json.loads(tensors[f"measured.{k}"].numpy().tobytes()) for k in range(len(group.members))]
     state.task, state.epoch, state.step = values["task"], values["epoch"], values["step"]
-    state.seconds, state.forked = values["seconds"], values["forked"]
+    state.seconds, state.forked, state.begun = values["seconds"], values["forked"], values["begun"]
+    state.within = [[(step, accuracy) for step, accuracy in rows] for rows in values["within"]]
     return state

@@ -31,12 +31,27 @@ class StoredLogits:
 
     def at(self, index: Tensor) -> Tensor:
         """The logits kept of images (K, n) that are in memory: (K, n, outputs)."""
-        place = self.place.gather(1, index)
-        return self.logits.gather(1, place[..., None].expand(*place.shape, self.logits.shape[-1]))
+        return self.in_places(self.place.gather(1, index))
+
+    def in_places(self, places: Tensor) -> Tensor:
+        """The logits in these places (K, n): (K, n, outputs)."""
+        return self.logits.gather(1, places[..., None].expand(*places.shape, self.logits.shape[-1]))
+
+    @torch.no_grad()
+    def put(self, places: Tensor, logits: Tensor) -> None:
+        """Keep logits (K, n, outputs) in these places (K, n), in place of what was there."""
+        self.logits.scatter_(1, places[..., None].expand_as(logits), logits.to(self.logits.dtype))
 
     def of_member(self, k: int, index: Ints) -> Tensor:
         """The logits kept of one member's images (n,): (n, outputs); those of images without any mean nothing."""
         return self.logits[k][self.place[k, torch.from_numpy(index).to(self.place.device)]]
+
+
+def no_logits(like: Tensor, places: int, outputs: int | None, images: int) -> StoredLogits:
+    """Make places (K, places) for the logits of images that are still to come; `like` (K,) says where and in what."""
+    assert outputs is not None, "logits stay comparable only in a head that has all of them from the start"
+    index = torch.zeros(len(like), places, dtype=torch.int64)
+    return StoredLogits.of(index, like.new_zeros(len(like), places, outputs), images)
 
 
 def keep(
