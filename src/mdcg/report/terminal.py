@@ -141,14 +141,9 @@ def _classes(record: Record) -> list[RenderableType]:
     if accuracy is None:
         return []
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    start = 0
-    for task, size in enumerate(record.sizes):
-        named = zip(record.class_names[start : start + size], accuracy[start : start + size], strict=True)
-        table.add_row(
-            Text(f"task {task + 1}", style="dim"),
-            Text(", ".join(f"{name}: {value:.1f}" for name, value in named)),
-        )
-        start += size
+    for task, classes in enumerate(record.task_columns):
+        named = ", ".join(f"{record.class_names[c]}: {accuracy[c]:.1f}" for c in classes)
+        table.add_row(Text(f"task {task + 1}", style="dim"), Text(named))
     return [Text("final accuracy of each class"), table]
 
 

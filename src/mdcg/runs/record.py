@@ -67,7 +67,7 @@ class Record(BaseModel):
     @property
     def R(self) -> Matrix:
         """The accuracy matrix, see `mdcg.metrics`."""
-        return metrics.accuracy_matrix(self.correct, self.total, self._columns())
+        return metrics.accuracy_matrix(self.correct, self.total, self.task_columns)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -78,17 +78,16 @@ class Record(BaseModel):
     def accuracies(self) -> list[float]:
         """The accuracy on the classes of all tasks so far, at every time it was evaluated: after each of them, and, of
         an online stream, within."""
-        within: dict[int, list[float]] = {
-            row.get("task", 0): [one for _, one in row.get("within", ())] for row in self.history
-        }
-        found, columns = list[float](), self._columns()
+        within = {row.get("task"): _within(row) for row in self.history}
+        found, columns = list[float](), self.task_columns
         for task, counts in enumerate(np.array(self.correct)):
             seen = list({c for own in columns[: task + 1] for c in own})
             found += [*within.get(task + 1, ()), metrics.overall(counts[seen], np.array(self.total)[seen])]
         return found
 
-    def _columns(self) -> list[list[int]]:
-        """The entries of the counts that belong to each task."""
+    @property
+    def task_columns(self) -> list[list[int]]:
+        """The entries of the counts that belong to each task: its class positions; or itself, where tasks are counted."""
         if not self.by_class:
             return [[task] for task in range(len(self.sizes))]
         if self.tasks is not None:
@@ -110,6 +109,14 @@ class Record(BaseModel):
         """The values that follow from the counts, for readers of a file who use other programs."""
         described = self.as_json()
         return {"R": described["R"], "metrics": {name: described[name] for name in metrics.NAMES}}
+
+
+def _within(row: dict[str, Any]) -> list[float]:
+    """The accuracies within a task, of its row in the history; of a row that is foreign, none."""
+    try:
+        return [float(accuracy) for _, accuracy in row.get("within", ())]
+    except (TypeError, ValueError):
+        return []
 
 
 def _are_positions(tasks: list[list[int]], classes: int) -> bool:

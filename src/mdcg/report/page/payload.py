@@ -89,8 +89,7 @@ def _classes(record: Record) -> list[list[tuple[str, float]]]:
     if accuracy is None:
         return []
     named = list(zip(record.class_names, accuracy.tolist(), strict=True))
-    ends = np.cumsum(record.sizes).tolist()
-    return [named[end - size : end] for end, size in zip(ends, record.sizes, strict=True)]
+    return [[named[c] for c in classes] for classes in record.task_columns]
 
 
 def _kept(record: Record) -> list[tuple[str, str]]:
