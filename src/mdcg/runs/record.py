@@ -87,7 +87,7 @@ class Record(BaseModel):
 
     @property
     def task_columns(self) -> list[list[int]]:
-        """The entries of the counts that belong to each task: its class positions; or itself, where tasks are counted."""
+        """The entries of the counts that belong to each task: its class positions, or itself if tasks are counted."""
         if not self.by_class:
             return [[task] for task in range(len(self.sizes))]
         if self.tasks is not None:
