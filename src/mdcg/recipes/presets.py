@@ -18,7 +18,7 @@ from mdcg.data import Dataset, record_of
 from mdcg.methods import METHODS
 from mdcg.methods.base import Method, Passes, Preset, Value
 from mdcg.models import HEADS
-from mdcg.runs.spec import RunSpec
+from mdcg.runs.spec import ADDED, RunSpec
 from mdcg.scenario import parse
 
 PRESETS: tuple[Preset, ...] = get_args(Preset)
@@ -91,9 +91,7 @@ def settings_of_preset(preset: Preset, scenario: str, method: str, memory: int, 
         "hold_out": 0.0,
         "augmentation": preset if record.published else "paper",
         "passes": chosen.passes,
-        "backbone_lr": None,
-        "weights": None,
-        "normalise": "data",
+        **{name: value for name, value in ADDED.items() if name not in ("passes", "code")},
     }
 
 

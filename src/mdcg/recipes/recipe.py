@@ -22,7 +22,10 @@ from mdcg.recipes.parsing import number, parse_seeds, read_value
 from mdcg.runs.fingerprint import fingerprint
 from mdcg.runs.spec import RunSpec
 from mdcg.scenario import canonical, parse, task_sizes
+from mdcg.train.group import OptimizerName, ScheduleName
 from mdcg.train.precision import PRECISIONS
+
+ADAMW_LR = 1e-3  # learning rate of AdamW where none is given, torch's; the protocols' are of SGD
 
 
 class Recipe(BaseModel):
@@ -52,7 +55,14 @@ class Recipe(BaseModel):
     batch_size: int | None = Field(None, ge=2, le=100_000, strict=True)
     lr: float | None = Field(None, gt=0)  # learning rate
     backbone_lr: float | None = Field(None, ge=0)  # of the backbone, in place of `lr`; 0: it stays as it is
-    momentum: float | None = Field(None, ge=0, lt=1)
+    head_lr: float | None = Field(None, gt=0)  # of the head, in place of `lr`
+    optimizer: OptimizerName = "sgd"
+    momentum: float | None = Field(None, ge=0, lt=1)  # of SGD
+    weight_decay: float = Field(0.0, ge=0)
+    schedule: ScheduleName = "constant"  # of the learning rates, within a task
+    warmup: float = Field(0.0, ge=0, lt=1)  # share of a task's steps
+    clip: float = Field(0.0, ge=0)  # largest norm of a gradient; 0: any
+    label_smoothing: float = Field(0.0, ge=0, lt=1)
     precision: str = "auto"
     hold_out: float = Field(0.0, ge=0, lt=1)
     evaluate_every: int = Field(0, ge=0)
@@ -209,7 +219,8 @@ class Recipe(BaseModel):
             )
         preset = presets.defaults(self.preset, kind, self.scenario, memory, usual.epochs)
         hyperparameters, settings = resolve_settings(name, head, self.set, preset.settings)
-        lr = self.lr or usual.lr
+        sgd = self.optimizer == "sgd"
+        lr = self.lr or (usual.lr if sgd else ADAMW_LR)
         return RunSpec(
             format=record.format,
             scenario=self.scenario,
@@ -224,7 +235,7 @@ class Recipe(BaseModel):
             epochs=self.epochs or preset.epochs,
             batch_size=self.batch_size or usual.batch_size,
             lr=lr,
-            momentum=usual.momentum if self.momentum is None else self.momentum,
+            momentum=self.momentum if sgd and self.momentum is not None else usual.momentum,
             precision=self.precision,
             hold_out=self.hold_out,
             evaluate_every=self.evaluate_every,
@@ -234,6 +245,13 @@ class Recipe(BaseModel):
             backbone_lr=None if self.backbone_lr == lr else self.backbone_lr,
             weights=WeightsFile.of(self.weights).digest if self.weights else None,
             normalise=self.normalise,
+            optimizer=self.optimizer,
+            weight_decay=self.weight_decay,
+            schedule=self.schedule,
+            warmup=self.warmup,
+            clip=self.clip,
+            label_smoothing=self.label_smoothing,
+            head_lr=None if self.head_lr == lr else self.head_lr,
             seed=self.seeds[0],
         )
 

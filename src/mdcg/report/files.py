@@ -27,7 +27,8 @@ PREAMBLE = "% needs \\usepackage{booktabs} and \\usepackage[table]{xcolor}\n"
 MEASURED = ("ACC", "BWT", "BWT_final", "forgetting", "seconds")
 SPEC = (
     "image_size", "backbone", "epochs", "batch_size", "lr", "momentum", "precision", "evaluate_every", "augmentation",
-    "passes", "backbone_lr", "weights", "normalise", "code", "fingerprint",
+    "passes", "backbone_lr", "head_lr", "optimizer", "weight_decay", "schedule", "warmup", "clip", "label_smoothing",
+    "weights", "normalise", "code", "fingerprint",
 )  # fmt: skip
 
 

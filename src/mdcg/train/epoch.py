@@ -8,6 +8,7 @@ classes have fewer images take fewer steps: they rest while the others finish.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -18,6 +19,7 @@ from torch import Tensor
 from mdcg.draws import WHOLE_TASK, Ints, Purpose, shuffled_cycles, stream
 from mdcg.memory import Memory
 from mdcg.train.group import Group
+from mdcg.train.stepwise import stepwise
 
 DRAWN = (Purpose.REPLAY, Purpose.CROP, Purpose.FLIP)
 
@@ -32,6 +34,7 @@ class EpochDraws:
     flipped: Tensor  # (K, steps, places)
     steps: Tensor  # (K,) how many each member takes
     passes: tuple[int, ...] = field(kw_only=True)  # places of each forward pass of a step
+    more: dict[str, Tensor] = field(kw_only=True, default_factory=dict)  # (K, steps, …), see `stepwise`
 
     def at(self, step: int | Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The draws of one step; `step` may be counted on the device, as a tensor (1,)."""
@@ -42,15 +45,27 @@ class EpochDraws:
             index, labels, corner, flipped = (part.index_select(1, step)[:, 0] for part in parts)
         return index, labels, corner, flipped
 
+    def more_at(self, step: int | Tensor) -> dict[str, Tensor]:
+        """What else one step needs, (K, …) by name."""
+        if isinstance(step, int):
+            return {name: part[:, step] for name, part in self.more.items()}
+        return {name: part.index_select(1, step)[:, 0] for name, part in self.more.items()}
+
     def to(self, device: torch.device) -> EpochDraws:
-        return EpochDraws(*(part.to(device) for part in self._parts()), passes=self.passes)
+        return self._with(lambda part: part.to(device))
 
     def clone(self) -> EpochDraws:
-        return EpochDraws(*(part.clone() for part in self._parts()), passes=self.passes)
+        return self._with(torch.clone)
 
     def copy_(self, other: EpochDraws) -> None:
         for mine, its in zip(self._parts(), other._parts(), strict=True):
             mine.copy_(its)
+        for name, part in self.more.items():
+            part.copy_(other.more[name])
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> EpochDraws:
+        more = {name: change(part) for name, part in self.more.items()}
+        return EpochDraws(*map(change, self._parts()), passes=self.passes, more=more)
 
     def _parts(self) -> tuple[Tensor, ...]:
         return self.index, self.labels, self.corner, self.flipped, self.steps
@@ -120,7 +135,7 @@ def draw_epoch(group: Group, memories: list[Memory], task: int, epoch: int) -> E
         index[k, count:] = index[k, 0]  # a resting member is given something valid to ignore
         labels[k] = view.train_positions[index[k]]
     parts = (torch.from_numpy(part) for part in (index, labels, corner, flipped, steps))
-    return EpochDraws(*parts, passes=group.passes(task))
+    return EpochDraws(*parts, passes=group.passes(task), more=stepwise(group, epoch, steps))
 
 
 def _images(group: Group, k: int, task: int) -> int:

@@ -25,6 +25,7 @@ from mdcg.train.past_tasks import PastTasks, flat, parts
 from mdcg.train.precision import Compute
 from mdcg.train.signals import Stopped
 from mdcg.train.state import HistoryRow, PlainValues, State
+from mdcg.train.stepwise import RATE
 from mdcg.train.stored_logits import keep
 
 SAVING = 0.03  # the share of the time that saving may take, beyond the first epoch and a stop
@@ -190,7 +191,7 @@ class Trainer:
         active = draws.steps > step if resting else None
         at_rest = [buffer.clone() for buffer in state.model.statistics()] if resting else None
         loss, logits, gradients = self.gradients(state, batch)
-        state.optimizer.step(gradients, active)
+        state.optimizer.step(gradients, active, self.rate(draws, step))
         with torch.no_grad():
             hits = (logits.argmax(-1) == batch.labels[:, : batch.current]).sum(1)
             if active is not None and at_rest is not None:
@@ -198,6 +199,10 @@ class Trainer:
                 loss, hits = torch.where(active, loss, 0), torch.where(active, hits, 0)
             state.loss_sum += loss
             state.hits += hits
+
+    def rate(self, draws: EpochDraws, step: int | Tensor) -> Tensor | None:
+        """The factor (K,) of the learning rates in one step, where it is not 1 throughout."""
+        return draws.more_at(step)[RATE] if RATE in draws.more else None
 
     def batch(self, draws: EpochDraws, step: int | Tensor) -> Batch:
         """Make the batch of one step from its draws."""
