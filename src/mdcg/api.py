@@ -143,6 +143,11 @@ class RunOptions(TypedDict, total=False):
     warmup: float | None
     clip: float | None
     label_smoothing: float | None
+    augment: str | None
+    jitter_strength: float | None
+    randaugment_n: int | None
+    randaugment_m: float | None
+    mix_alpha: float | None
     precision: str | None
     hold_out: float | None
     evaluate_every: int | None

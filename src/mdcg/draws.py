@@ -35,6 +35,10 @@ class Purpose(IntEnum):
     REFRESH = 12
     REFRESH_SECOND = 13
     KEEP_HELD_OUT = 14
+    JITTER = 40
+    RAND_AUGMENT = 41
+    MIX = 42
+    PARTNER = 43
 
 
 def stream(seed: int, purpose: Purpose, task: int = 0, epoch: int = 0) -> np.random.Generator:

@@ -26,7 +26,7 @@ from mdcg.models import Model, build_model
 from mdcg.tensors import below, pack, unpack
 from mdcg.train.augment import Pixels
 from mdcg.train.device_errors import OutOfMemory, device_errors_explained
-from mdcg.train.group import Group, Numbers, OptimizerName, ScheduleName
+from mdcg.train.group import Augmentation, Group, Numbers, OptimizerName, ScheduleName, Training
 from mdcg.train.optimizer import fits, is_kind
 from mdcg.train.precision import compute
 from mdcg.train.state import State
@@ -67,6 +67,11 @@ class Setup:
     warmup: float = 0.0
     clip: float = 0.0
     label_smoothing: float = 0.0
+    augment: tuple[Augmentation, ...] = ()
+    randaugment_n: int = Training.randaugment_n
+    jitter_strength: float = Numbers.jitter_strength
+    randaugment_m: float = Numbers.randaugment_m
+    mix_alpha: float = Numbers.mix_alpha
 
     @property
     def numbers(self) -> Numbers:
@@ -166,6 +171,8 @@ class SavedModel:
             flip=dataset.flip,
             optimizer=training.optimizer,
             schedule=training.schedule,
+            augment=training.augment,
+            randaugment_n=training.randaugment_n,
             **asdict(member.numbers),
         )
         model = setup.empty_model(state.model.head.sizes)

@@ -28,7 +28,7 @@ def tuned(metavar: str, *names: str, help: str) -> object:
 #: Options that may have several values, as 0.01,0.1: each of them is trained.
 TUNED = {
     "optimizer": tuned(
-        "NAME", help="sgd or adamw. Here, and down to --label-smoothing, several values as sgd,adamw.  [default: sgd]"
+        "NAME", help="sgd or adamw. Here, and down to --mix-alpha, several values as sgd,adamw.  [default: sgd]"
     ),
     "lr": tuned("NUMBER", "--lr", "--rate", help="Learning rate.  [default: the protocol's; of adamw 0.001]"),
     "backbone_lr": tuned("NUMBER", help="Learning rate of the backbone; 0: it stays as it is.  [default: --lr]"),
@@ -39,6 +39,15 @@ TUNED = {
     "warmup": tuned("NUMBER", help="Share of a task's steps in which the learning rate rises.  [default: 0]"),
     "clip": tuned("NUMBER", help="Largest norm of a gradient; 0: any.  [default: 0]"),
     "label_smoothing": tuned("NUMBER", help="Share of a label that all classes have.  [default: 0]"),
+    "augment": tuned(
+        "WORDS",
+        help="What is done with training images: crop, flip, jitter, randaugment, mixup or cutmix, with + between "
+        "them, or none.  [default: crop+flip, or as the dataset's record says]",
+    ),
+    "jitter_strength": tuned("NUMBER", help="Strength of jitter, up to 1.  [default: 0.4]"),
+    "randaugment_n": tuned("NUMBER", help="Operations of randaugment.  [default: 2]"),
+    "randaugment_m": tuned("NUMBER", help="Magnitude of randaugment, up to 30.  [default: 9]"),
+    "mix_alpha": tuned("NUMBER", help="α of mixup and cutmix, whose weights are from Beta(α, α).  [default: 1]"),
 }
 SHARED = {
     "scenario": option(str | None, help="DATASET-TASKS, for instance digits-5 or folder:PATH-4."),

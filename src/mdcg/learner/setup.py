@@ -25,7 +25,8 @@ from mdcg.saved import SavedModel, Setup
 FIXED = ("method", "head", "backbone", "seed")  # once something is learned
 KEPT = ("backbone", "head_settings", "outputs", "shape", "mean", "std", "tasks")
 #: What a `Learner` has no parameters for: it goes on as the run was trained that its file is of.
-OF_RUNS = ("optimizer", "schedule", "head_lr", "weight_decay", "warmup", "clip", "label_smoothing")
+OF_RUNS = ("optimizer", "schedule", "head_lr", "weight_decay", "warmup", "clip", "label_smoothing", "augment",
+           "jitter_strength", "randaugment_n", "randaugment_m", "mix_alpha")  # fmt: skip
 SETTLED = ("image_size", "resize", "normalise", "most_classes", "tasks")  # likewise, of what a file keeps as given
 
 

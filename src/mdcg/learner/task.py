@@ -131,6 +131,8 @@ def next_task(
         outputs=setup.outputs,
         optimizer=setup.optimizer,
         schedule=setup.schedule,
+        augment=setup.augment,
+        randaugment_n=setup.randaugment_n,
     )
     group = Group(
         training,

@@ -59,10 +59,10 @@ class MarginDampening(Method):
 
     def loss(self, step: Step) -> Tensor:
         if not step.old:
-            return cross_entropy(step.logits, step.labels)
+            return cross_entropy(step.logits, step.labels, step.smoothing)
         memory_logits, _ = step.memory
         margin = margin_loss(step.logits, step.labels, step.old).mean(1)
-        current = cross_entropy(step.logits[..., step.old :], step.labels - step.old)
+        current = cross_entropy(step.logits[..., step.old :], step.labels - step.old, step.smoothing)
         return self.lam * margin + current + distillation(memory_logits, step.teacher, self.divergence)
 
 

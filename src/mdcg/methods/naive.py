@@ -12,4 +12,4 @@ class Naive(Method):
     """Cross-entropy on the current task alone; the lower bound."""
 
     def loss(self, step: Step) -> Tensor:
-        return cross_entropy(step.logits, step.labels)
+        return cross_entropy(step.logits, step.labels, step.smoothing)

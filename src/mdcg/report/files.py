@@ -28,6 +28,7 @@ MEASURED = ("ACC", "BWT", "BWT_final", "forgetting", "seconds")
 SPEC = (
     "image_size", "backbone", "epochs", "batch_size", "lr", "momentum", "precision", "evaluate_every", "augmentation",
     "passes", "backbone_lr", "head_lr", "optimizer", "weight_decay", "schedule", "warmup", "clip", "label_smoothing",
+    "augment", "jitter_strength", "randaugment_n", "randaugment_m", "mix_alpha",
     "weights", "normalise", "code", "fingerprint",
 )  # fmt: skip
 

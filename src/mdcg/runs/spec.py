@@ -14,16 +14,12 @@ from mdcg.data.normalise import Named
 from mdcg.methods import METHODS, Method
 from mdcg.methods.base import Passes, Preset, Value, shared_settings
 from mdcg.scenario import parse
+from mdcg.train.augment import NONE, parse_augment
 from mdcg.train.group import Member, Numbers, OptimizerName, ScheduleName, Training
 
 OLDER = {"lr": "rate"}  # settings by the names that are part of a run's identity
-#: Settings that came later, as `Method.added`.
-ADDED = {
-    "passes": "joint",
-    "code": "",
-    "backbone_lr": None,
-    "weights": None,
-    "normalise": "data",
+#: Settings of optimisation and augmentation, with the paper's values.
+TUNED: dict[str, Value | None] = {
     "optimizer": "sgd",
     "weight_decay": 0.0,
     "schedule": "constant",
@@ -31,6 +27,20 @@ ADDED = {
     "clip": 0.0,
     "label_smoothing": 0.0,
     "head_lr": None,
+    "augment": None,
+    "jitter_strength": None,
+    "randaugment_n": None,
+    "randaugment_m": None,
+    "mix_alpha": None,
+}
+#: Settings that came later, as `Method.added`.
+ADDED: dict[str, Value | None] = {
+    "passes": "joint",
+    "code": "",
+    "backbone_lr": None,
+    "weights": None,
+    "normalise": "data",
+    **TUNED,
 }
 NUMBERS = tuple(one.name for one in fields(Numbers))  # in which runs of a group may differ
 
@@ -70,6 +80,11 @@ class RunSpec(BaseModel):
     clip: float = 0.0  # 0: none
     label_smoothing: float = 0.0
     head_lr: float | None = None  # None: as `lr`
+    augment: str | None = None  # None: crop and flip as the dataset's record says
+    jitter_strength: float | None = None  # this and what follows: None where it means nothing
+    randaugment_n: int | None = None
+    randaugment_m: float | None = None
+    mix_alpha: float | None = None
     seed: int
 
     @field_validator("hyperparameters")
@@ -111,7 +126,7 @@ class RunSpec(BaseModel):
 
     def numbers(self) -> Numbers:
         """The numbers in which it may differ from its group."""
-        return Numbers(**{name: getattr(self, name) for name in NUMBERS})
+        return Numbers(**{name: value for name in NUMBERS if (value := getattr(self, name)) is not None})
 
     def training(self) -> Training:
         """The settings in which it agrees with its group; of a file of weights it knows the digest only."""
@@ -126,6 +141,8 @@ class RunSpec(BaseModel):
             passes=self.passes,
             optimizer=self.optimizer,
             schedule=self.schedule,
+            augment=tuple(word for word in parse_augment(self.augment or NONE) if word not in ("crop", "flip")),
+            randaugment_n=self.randaugment_n or Training.randaugment_n,
         )
 
     def group_key(self) -> str:

@@ -45,11 +45,12 @@ class EpochDraws:
             index, labels, corner, flipped = (part.index_select(1, step)[:, 0] for part in parts)
         return index, labels, corner, flipped
 
-    def more_at(self, step: int | Tensor) -> dict[str, Tensor]:
-        """What else one step needs, (K, …) by name."""
+    def more_at(self, step: int | Tensor, *names: str) -> dict[str, Tensor]:
+        """What else one step needs, (K, …) by name: all of it, or these."""
+        chosen = {name: self.more[name] for name in names or self.more}
         if isinstance(step, int):
-            return {name: part[:, step] for name, part in self.more.items()}
-        return {name: part.index_select(1, step)[:, 0] for name, part in self.more.items()}
+            return {name: part[:, step] for name, part in chosen.items()}
+        return {name: part.index_select(1, step)[:, 0] for name, part in chosen.items()}
 
     def to(self, device: torch.device) -> EpochDraws:
         return self._with(lambda part: part.to(device))
@@ -135,7 +136,7 @@ def draw_epoch(group: Group, memories: list[Memory], task: int, epoch: int) -> E
         index[k, count:] = index[k, 0]  # a resting member is given something valid to ignore
         labels[k] = view.train_positions[index[k]]
     parts = (torch.from_numpy(part) for part in (index, labels, corner, flipped, steps))
-    return EpochDraws(*parts, passes=group.passes(task), more=stepwise(group, epoch, steps))
+    return EpochDraws(*parts, passes=group.passes(task), more=stepwise(group, task, epoch, steps, ends))
 
 
 def _images(group: Group, k: int, task: int) -> int:

@@ -21,6 +21,7 @@ from mdcg.scenario import Scenario
 SMALL = 16  # pixels of an image's side
 OptimizerName = Literal["sgd", "adamw"]
 ScheduleName = Literal["constant", "cosine", "step"]
+Augmentation = Literal["crop", "flip", "jitter", "randaugment", "mixup", "cutmix"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,9 @@ class Numbers:
     warmup: float = 0.0  # the share of a task's steps in which the learning rate rises
     clip: float = 0.0  # the largest norm of a gradient; 0: any
     label_smoothing: float = 0.0
+    jitter_strength: float = 0.4  # of brightness, contrast and saturation
+    randaugment_m: float = 9.0  # magnitude, of 30
+    mix_alpha: float = 1.0  # α of mixup and CutMix
 
     @property
     def frozen(self) -> bool:
@@ -69,6 +73,8 @@ class Training:
     weights: WeightsFile | None = None  # the backbone's at the beginning; None: each member's seed makes its own
     optimizer: OptimizerName = "sgd"
     schedule: ScheduleName = "constant"  # of the learning rate, within a task
+    augment: tuple[Augmentation, ...] = ()  # beside crop and flip, of which the dataset tells
+    randaugment_n: int = 2  # operations of RandAugment, one after the other
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -21,11 +21,14 @@ from mdcg.train.epoch import EpochDraws, Prefetcher, steps_per_epoch
 from mdcg.train.evaluate import evaluate, logits_of
 from mdcg.train.graph import WARM_UP, GraphedSteps
 from mdcg.train.group import Group
+from mdcg.train.mixing import Mix, mixed, mixes, partners_of
 from mdcg.train.past_tasks import PastTasks, flat, parts
 from mdcg.train.precision import Compute
+from mdcg.train.recolour import recoloured, recolours
+from mdcg.train.schedule import RATE
 from mdcg.train.signals import Stopped
+from mdcg.train.smoothing import label_smoothing
 from mdcg.train.state import HistoryRow, PlainValues, State
-from mdcg.train.stepwise import RATE
 from mdcg.train.stored_logits import keep
 
 SAVING = 0.03  # the share of the time that saving may take, beyond the first epoch and a stop
@@ -60,6 +63,7 @@ class Batch:
     index: Tensor  # (K, places) into the training images
     current: int  # so many are current
     passes: tuple[int, ...]  # so many go through the network together, one such group after the other
+    mix: Mix | None = None  # what the images were mixed of, where they were
 
     def part(self, start: int, end: int) -> Batch:
         """Take some places as a batch of its own, all current."""
@@ -91,6 +95,7 @@ class Trainer:
         held_out = group.training.hold_out > 0
         self.eval_images = self.images if held_out else dataset.test.images.to(device)
         self.pixels = Pixels.of(dataset, device, compute.dtype, dataset.padding, compute.maps)
+        self.raw = self.pixels.raw()
         self._draws = Prefetcher(group)
         self.graphs = device.type == "cuda" and not switched_off("MDCG_GRAPHS", "off")
         self._graph: GraphedSteps | None = None  # of the current task
@@ -98,6 +103,7 @@ class Trainer:
         self._past: PastTasks | None = None  # of the current task
         self._save_again = 0.0  # not before this time
         self.method: Method = stack([member.method for member in group.members], device, compute.dtype)
+        self.smoothing = label_smoothing(group, compute)
 
     def train(self, state: State, tasks: int | None = None) -> State:
         """Train to the end of task number `tasks`, or of the last."""
@@ -193,7 +199,8 @@ class Trainer:
         loss, logits, gradients = self.gradients(state, batch)
         state.optimizer.step(gradients, active, self.rate(draws, step))
         with torch.no_grad():
-            hits = (logits.argmax(-1) == batch.labels[:, : batch.current]).sum(1)
+            labels = batch.mix.mostly(batch.labels) if batch.mix else batch.labels
+            hits = (logits.argmax(-1) == labels[:, : batch.current]).sum(1)
             if active is not None and at_rest is not None:
                 _restore(state, at_rest, active)
                 loss, hits = torch.where(active, loss, 0), torch.where(active, hits, 0)
@@ -202,13 +209,19 @@ class Trainer:
 
     def rate(self, draws: EpochDraws, step: int | Tensor) -> Tensor | None:
         """The factor (K,) of the learning rates in one step, where it is not 1 throughout."""
-        return draws.more_at(step)[RATE] if RATE in draws.more else None
+        return draws.more_at(step, RATE)[RATE] if RATE in draws.more else None
 
     def batch(self, draws: EpochDraws, step: int | Tensor) -> Batch:
         """Make the batch of one step from its draws."""
         index, labels, corner, flipped = draws.at(step)
-        x = self.pixels.view(self.images, index.flatten(), corner.flatten(0, 1), flipped.flatten())
-        return Batch(x.unflatten(0, index.shape), labels, index, self.group.training.batch_size, draws.passes)
+        places = index.flatten(), corner.flatten(0, 1), flipped.flatten()
+        more, size = draws.more_at(step), self.group.training.batch_size
+        if recolours(more):
+            x = self.pixels.normalise_raw(recoloured(self.raw.view(self.images, *places), more))
+        else:
+            x = self.pixels.view(self.images, *places)
+        batch = Batch(x.unflatten(0, index.shape), labels, index, size, draws.passes)
+        return _mixed(batch, more) if mixes(more) else batch
 
     def gradients(self, state: State, batch: Batch) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Compute the loss (K,), the logits of the current images, and the gradient of every parameter."""
@@ -259,8 +272,23 @@ class Trainer:
             stored_logits=state.stored_logits.at(batch.index[:, size:])
             if replays and state.stored_logits is not None
             else None,
+            smoothing=self.smoothing,
         )
-        return self.method.loss(step), current.detach()
+        loss = self.method.loss(step)
+        if batch.mix:
+            loss = self._with_partners(loss, step, batch.mix)
+        return loss, current.detach()
+
+    def _with_partners(self, loss: Tensor, step: Step, mix: Mix) -> Tensor:
+        """Add the loss with the labels, and the stored logits, of the images' partners."""
+        size, share, stored = step.labels.shape[1], mix.weight.to(loss.dtype), step.stored_logits
+        other = replace(
+            step,
+            labels=mix.labels[:, :size],
+            memory_labels=None if step.memory_labels is None else mix.labels[:, size:],
+            stored_logits=None if stored is None else partners_of(stored, mix.partner[:, size:] - size),
+        )
+        return share * loss + (1 - share) * self.method.loss(other)
 
     def begin_task(self, state: State) -> None:
         """Begin a task, first storing the logits of the images that came into memory after the last one."""
@@ -314,6 +342,11 @@ class Trainer:
         done = time.perf_counter()
         state.seconds += done - started
         self._save_again = done + (done - started) * (1 / SAVING - 1)
+
+
+def _mixed(batch: Batch, more: Mapping[str, Tensor]) -> Batch:
+    x, mix = mixed(batch.images, batch.labels, more)
+    return replace(batch, images=x, mix=mix)
 
 
 def total_steps(group: Group) -> int:

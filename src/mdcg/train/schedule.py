@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from mdcg.train.group import ScheduleName
 
+RATE = "rate"  # by this name an epoch's draws have the factors, (K, steps)
 Factors = npt.NDArray[np.float64]
 
 
