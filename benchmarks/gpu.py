@@ -65,7 +65,7 @@ class Row:
 
 def gem_group(members: int, memory: int, dataset: Dataset) -> Group:
     return Group(
-        Training(TASKS, "resnet20", "incremental", epochs=EPOCHS, batch_size=32, lr=0.01, momentum=0.8),
+        Training(TASKS, "resnet20", "incremental", epochs=EPOCHS, batch_size=32),
         tuple(Member(seed, memory, Gem()) for seed in range(members)),
         dataset,
     )
@@ -74,7 +74,7 @@ def gem_group(members: int, memory: int, dataset: Dataset) -> Group:
 def group_of(members: int, dataset: Dataset) -> Group:
     settings = {"gamma": 1.0, "beta": 10.0}
     return Group(
-        Training(TASKS, "resnet20", "cascaded-gates", epochs=EPOCHS, batch_size=32, lr=0.01, momentum=0.8),
+        Training(TASKS, "resnet20", "cascaded-gates", epochs=EPOCHS, batch_size=32),
         tuple(Member(seed, 500, MDCG(lam=0.25), settings) for seed in range(members)),
         dataset,
     )

@@ -45,7 +45,7 @@ def measure(dataset: Dataset, members: int, steps: int, backbone: str) -> dict[s
     machine = compute("cpu", "fp32")
     settings = {"gamma": 1.0, "beta": 10.0}
     group = Group(
-        Training(5, backbone, "cascaded-gates", epochs=1, batch_size=32, lr=0.01, momentum=0.8),
+        Training(5, backbone, "cascaded-gates", epochs=1, batch_size=32),
         tuple(Member(seed, 500, MDCG(lam=0.25), settings) for seed in range(members)),
         dataset,
     )

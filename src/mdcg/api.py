@@ -28,6 +28,7 @@ from mdcg.results.settings import Setting, of_sweep
 from mdcg.runs.record import Record
 from mdcg.runs.store import MODEL, archive_of
 from mdcg.trackers import Tracker
+from mdcg.train.group import OptimizerName, ScheduleName
 
 
 @dataclass(frozen=True, repr=False)
@@ -143,10 +144,22 @@ class RunOptions(TypedDict, total=False):
     backbone: Given | None
     weights: Path | str | None
     backbone_lr: float | None
+    head_lr: float | None
     epochs: int | None
     batch_size: int | None
     lr: float | None
+    optimizer: OptimizerName | None
     momentum: float | None
+    weight_decay: float | None
+    schedule: ScheduleName | None
+    warmup: float | None
+    clip: float | None
+    label_smoothing: float | None
+    augment: str | None
+    jitter_strength: float | None
+    randaugment_n: int | None
+    randaugment_m: float | None
+    mix_alpha: float | None
     precision: str | None
     hold_out: float | None
     evaluate_every: int | None

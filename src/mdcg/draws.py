@@ -38,6 +38,10 @@ class Purpose(IntEnum):
     RETURN = 20
     BLUR = 21
     RESERVOIR = 22
+    JITTER = 40
+    RAND_AUGMENT = 41
+    MIX = 42
+    PARTNER = 43
 
 
 def stream(seed: int, purpose: Purpose, task: int = 0, epoch: int = 0) -> np.random.Generator:

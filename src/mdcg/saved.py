@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +26,8 @@ from mdcg.models import Model, build_model
 from mdcg.tensors import below, pack, unpack
 from mdcg.train.augment import Pixels
 from mdcg.train.device_errors import OutOfMemory, device_errors_explained
-from mdcg.train.group import Group
+from mdcg.train.group import Augmentation, Group, Numbers, OptimizerName, ScheduleName, Training
+from mdcg.train.optimizer import fits, is_kind
 from mdcg.train.precision import compute
 from mdcg.train.state import State
 
@@ -59,6 +60,23 @@ class Setup:
     passes: Passes = "joint"
     padding: int = 0
     flip: bool = False
+    optimizer: OptimizerName = "sgd"
+    schedule: ScheduleName = "constant"
+    head_lr: float | None = None  # the rest as in `Numbers`
+    weight_decay: float = 0.0
+    warmup: float = 0.0
+    clip: float = 0.0
+    label_smoothing: float = 0.0
+    augment: tuple[Augmentation, ...] = ()
+    randaugment_n: int = Training.randaugment_n
+    jitter_strength: float = Numbers.jitter_strength
+    randaugment_m: float = Numbers.randaugment_m
+    mix_alpha: float = Numbers.mix_alpha
+
+    @property
+    def numbers(self) -> Numbers:
+        """The numbers of training."""
+        return Numbers(**{one.name: getattr(self, one.name) for one in fields(Numbers)})
 
     def empty_model(self, sizes: Sequence[int]) -> Model:
         """A single member with a head of tasks of these sizes, to be filled with saved weights."""
@@ -74,9 +92,9 @@ class Setup:
 
 @dataclass(frozen=True)
 class Kept:
-    """What a classifier keeps of the past to learn the next task: images, logits and velocities."""
+    """What a classifier keeps of the past to learn the next task: images, logits, what the optimiser remembers."""
 
-    velocity: dict[str, Tensor]
+    optimizer: dict[str, Tensor]  # as `Optimizer.dump` gives it
     memory: Exemplars
     second: Exemplars | None = None  # of a method with two memories
     seen: Exemplars | None = None  # all images so far, of a method that trains on all of them
@@ -148,12 +166,14 @@ class SavedModel:
             memory=member.memory,
             tasks=training.tasks,
             batch_size=training.batch_size,
-            lr=training.lr,
-            momentum=training.momentum,
-            backbone_lr=training.backbone_lr,
             passes=training.passes,
             padding=dataset.padding,
             flip=dataset.flip,
+            optimizer=training.optimizer,
+            schedule=training.schedule,
+            augment=training.augment,
+            randaugment_n=training.randaugment_n,
+            **asdict(member.numbers),
         )
         model = setup.empty_model(state.model.head.sizes)
         weights = {name: value[k : k + 1].cpu() for name, value in state.model.state_dict().items()}
@@ -200,7 +220,7 @@ class SavedModel:
         exemplars = {"held_out": self.held_out}
         if self.kept is not None:
             exemplars |= {name: getattr(self.kept, name) for name in ("memory", "second", "seen")}
-            tensors |= {f"velocity.{name}": value for name, value in self.kept.velocity.items()}
+            tensors |= self.kept.optimizer
             if self.kept.logits is not None and self.kept.has_logits is not None:
                 tensors |= {"logits": self.kept.logits, "has_logits": self.kept.has_logits}
         for name, images in exemplars.items():
@@ -264,7 +284,7 @@ def _parsed(tensors: dict[str, Tensor], header: dict[str, Any]) -> SavedModel:
     kept = None
     if head.learns:
         kept = Kept(
-            velocity=below("velocity.", tensors),
+            optimizer={name: value for name, value in tensors.items() if is_kind(name.split(".")[0])},
             memory=_exemplars(tensors, "memory") or no_exemplars(setup.shape),
             second=_exemplars(tensors, "second"),
             seen=_exemplars(tensors, "seen"),
@@ -312,10 +332,12 @@ def _check(held: Exemplars | None, setup: Setup, classes: int) -> None:
 
 
 def _check_kept(kept: Kept, model: Model) -> None:
-    """Refuse velocities and logits that are not this classifier's."""
+    """Refuse what an optimiser remembers, and logits, that are not this classifier's."""
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-    if any(shapes.get(name) != velocity.shape for name, velocity in kept.velocity.items()):
-        raise ValueError("its velocities do not fit its network")
+    for name, value in kept.optimizer.items():
+        kind, _, parameter = name.partition(".")
+        if parameter not in shapes or not fits(kind, value, shapes[parameter]):
+            raise ValueError("what its optimiser remembers does not fit its network")
     count = len(kept.memory.positions)
     if (kept.logits is None) != (kept.has_logits is None):
         raise ValueError("its logits do not fit its memory")
@@ -340,7 +362,7 @@ def _kept(group: Group, state: State, k: int) -> Kept:
         logits = state.stored_logits.of_member(k, index).cpu()
         logits[~has_logits] = 0
     return Kept(
-        velocity={name: value[k : k + 1].cpu().clone() for name, value in state.optimizer.velocity.items()},
+        optimizer={name: value[k : k + 1].cpu().clone() for name, value in state.optimizer.dump().items()},
         memory=memory.copy(images),
         second=None if memory.second is None else memory.second.copy(images),
         logits=logits,

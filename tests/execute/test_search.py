@@ -15,6 +15,7 @@ import mdcg
 from mdcg.data import Dataset, load
 from mdcg.execute.search import SearchResult, grid_of
 from mdcg.methods import METHODS
+from mdcg.recipes.document import written
 from tests.conftest import Cli
 
 WORDS = ["search", "--scenario", "digits-2", "--method", "md", "--memory", "40", "--epochs", "1"]
@@ -39,10 +40,31 @@ def test_the_best_of_the_grid(cli: Cli) -> None:
     first, second = sorted(scores.values(), reverse=True)[:2]
     assert scores[choice["best"]["lam"]] == first
     assert choice["margin"] == pytest.approx(first - second)
-    written = yaml.safe_load(Path(answer["recipe"]).read_text())
-    assert written == {
+    recipe = yaml.safe_load(Path(answer["recipe"]).read_text())
+    assert recipe == {
         "scenario": "digits-2", "method": "md", "epochs": 1, "seeds": "0-4", "memory": 40, "set": choice["best"]
     }  # fmt: skip
+
+
+def test_a_search_over_learning_rate_and_decay_is_one_group(cli: Cli) -> None:
+    """And each of its runs is as alone, to the bit; what it writes is the best of them."""
+    asked: dict[str, Any] = {"scenario": "digits-2", "method": "replay", "memory": 20, "epochs": 1, "hold_out": 0.1}
+    grid: dict[str, Any] = {"lr": [0.05, 0.01], "weight_decay": [0.0, 0.001, 0.1]}
+    plan = mdcg.Sweep.of(written({}), **asked, **grid, device="cpu").plan()
+    assert [len(job.specs) for job in plan.jobs] == [6]
+    words = ["search", "--scenario", "digits-2", "--method", "replay", "--memory", 20, "--epochs", 1]
+    answer = json.loads(cli(*words, "--lr", "0.05,0.01", "--weight-decay", "0,0.001,0.1", "--json").out)
+    (choice,) = answer["choices"]
+    assert len(choice["grid"]) == 6
+    assert len({json.loads(file.read_text())["members"] for file in Path("runs").glob("*/result.json")} | {6}) == 1
+    point = choice["grid"][4]
+    alone = mdcg.run(**asked, **{key: point[key] for key in grid}, out="alone", quiet=True)
+    assert alone.ACC[0] == pytest.approx(point["ACC"])
+    recipe = yaml.safe_load(Path(answer["recipe"]).read_text())
+    assert {key: recipe[key] for key in grid} == choice["best"]
+    assert cli("run", "--recipe", answer["recipe"], "--seeds", 0).code == 0
+    printed = cli(*words, "--lr", "0.05,0.01", "--weight-decay", "0,0.001,0.1")
+    assert "lr ↓ weight_decay →" in printed.out
 
 
 def poisoned(name: str, data: Path | None = None, image_size: int | None = None) -> Dataset:

@@ -109,7 +109,7 @@ def assert_same(one: SavedModel, other: SavedModel) -> None:
     assert one.setup == other.setup
     pairs = [(one.model.state_dict(), other.model.state_dict())]
     if one.kept is not None and other.kept is not None:
-        pairs.append((one.kept.velocity, other.kept.velocity))
+        pairs.append((one.kept.optimizer, other.kept.optimizer))
         for name in ("memory", "second"):
             mine, theirs = getattr(one.kept, name), getattr(other.kept, name)
             assert (mine is None) == (theirs is None)

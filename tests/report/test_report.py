@@ -304,3 +304,12 @@ def test_figures_of_runs_whose_names_are_no_text(cli: Cli, tmp_path: Path) -> No
     html = (tmp_path / "out" / "index.html").read_text("utf-8")
     assert "figure-drift" in {attributes.get("id") for tag, attributes in Elements(html).found if tag == "figure"}
     assert "left out" not in html
+
+
+def test_optimisation_and_augmentation_are_named(cli: Cli, runs: Path) -> None:
+    words = ["run", "--scenario", "digits-2", "--method", "naive", "--epochs", 1, "--out", runs]
+    assert cli(*words, "--optimizer", "sgd,adamw", "--schedule", "cosine", "--augment", "crop+jitter").code == 0
+    assert cli("report", runs, "--out", runs / "page").code == 0
+    table = (runs / "page" / "table.md").read_text()
+    assert "schedule cosine, augment crop+jitter, jitter strength 0.4" in table
+    assert "optimizer adamw" in table

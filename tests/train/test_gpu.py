@@ -93,7 +93,7 @@ def gradients(precision: str) -> dict[str, torch.Tensor]:
     trainer, state = Trainer(group, machine), begun(group, machine, 1)
     with machine.settings():
         trainer.train_step(state, draw_epoch(group, state.memories, 1, 0).to(machine.device), 0)
-    return {name: value.double() for name, value in state.optimizer.velocity.items()}
+    return {name: value.double() for name, value in state.optimizer.memory["velocity"].items()}
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
@@ -119,7 +119,7 @@ def of_past_tasks(precision: str, passes: list[tuple[int, int]] = PASSES) -> dic
         memory = batch.part(32, batch.images.shape[1])
         found = trainer.past(state).gradients(memory.images, memory.labels, None)
         assert trainer.past(state).passes == passes
-    named = state.optimizer.velocity  # has the parameters' names, and their shapes
+    named = state.optimizer.memory["velocity"]  # has the parameters' names, and their shapes
     split = found.double().split([value[0].numel() for value in named.values()], 2)
     return {(task, name): part[:, task] for name, part in zip(named, split, strict=True) for task in range(3)}
 
@@ -198,7 +198,7 @@ def test_company_changes_a_fused_member_by_rounding_only(precision: str) -> None
             states.begin_task(state, group)
             state.model.train()
             trainer.train_step(state, draw_epoch(group, state.memories, 0, 0).to(machine.device), 0)
-        kept = {name: value[:1].double() for name, value in state.optimizer.velocity.items() if value.numel()}
+        kept = {name: value[:1].double() for name, value in state.optimizer.memory["velocity"].items() if value.numel()}
         found.append(kept)
     together, alone = found
     for name, value in alone.items():

@@ -29,7 +29,7 @@ PARAMETERS = {
     "flip": option(bool | None, "--flip/--no-flip", help="Whether images may be mirrored; not text.  [default: flip]"),
     "backbone": option(str | None, help="Backbone.  [default: resnet18; resnet20 for 48 pixels and less]"),
     "weights": SHARED["weights"],
-    "backbone_lr": SHARED["backbone_lr"],
+    "backbone_lr": option(float | None, help="Learning rate of the backbone; 0: it stays as it is.  [default: --lr]"),
     "normalise": SHARED["normalise"],
     "head": SHARED["head"],
     "epochs": option(int | None, help="Epochs.  [default: 20, or more where there are few images]"),

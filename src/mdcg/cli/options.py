@@ -21,6 +21,34 @@ def option(kind: object, *names: str, **declared: Any) -> object:
     return Annotated[kind, typer.Option(*names, **declared)]
 
 
+def tuned(metavar: str, *names: str, help: str) -> object:
+    return option(str | None, *names, metavar=metavar, help=help)
+
+
+#: Options that may have several values, as 0.01,0.1: each of them is trained.
+TUNED = {
+    "optimizer": tuned(
+        "NAME", help="sgd or adamw. Here, and down to --mix-alpha, several values as sgd,adamw.  [default: sgd]"
+    ),
+    "lr": tuned("NUMBER", "--lr", "--rate", help="Learning rate.  [default: the protocol's; of adamw 0.001]"),
+    "backbone_lr": tuned("NUMBER", help="Learning rate of the backbone; 0: it stays as it is.  [default: --lr]"),
+    "head_lr": tuned("NUMBER", help="Learning rate of the head.  [default: --lr]"),
+    "momentum": tuned("NUMBER", help="Momentum of SGD."),
+    "weight_decay": tuned("NUMBER", help="Decay of the weights: L2 with sgd, decoupled with adamw.  [default: 0]"),
+    "schedule": tuned("NAME", help="Learning rate within a task: constant, cosine or step.  [default: constant]"),
+    "warmup": tuned("NUMBER", help="Share of a task's steps in which the learning rate rises.  [default: 0]"),
+    "clip": tuned("NUMBER", help="Largest norm of a gradient; 0: any.  [default: 0]"),
+    "label_smoothing": tuned("NUMBER", help="Share of a label that all classes have.  [default: 0]"),
+    "augment": tuned(
+        "WORDS",
+        help="What is done with training images: crop, flip, jitter, randaugment, mixup or cutmix, with + between "
+        "them, or none.  [default: crop+flip, or as the dataset's record says]",
+    ),
+    "jitter_strength": tuned("NUMBER", help="Strength of jitter, up to 1.  [default: 0.4]"),
+    "randaugment_n": tuned("NUMBER", help="Operations of randaugment.  [default: 2]"),
+    "randaugment_m": tuned("NUMBER", help="Magnitude of randaugment, up to 30.  [default: 9]"),
+    "mix_alpha": tuned("NUMBER", help="α of mixup and cutmix, whose weights are from Beta(α, α).  [default: 1]"),
+}
 SHARED = {
     "scenario": option(str | None, help="DATASET-TASKS, for instance digits-5 or folder:PATH-4."),
     "order": option(str | None, help="Classes in the order in which they come, as cat,dog,….  [default: by the seed]"),
@@ -36,13 +64,11 @@ SHARED = {
     ),
     "epochs": option(int | None, help="Epochs per task."),
     "batch_size": option(int | None, help="Images per batch."),
-    "lr": option(float | None, "--lr", "--rate", help="Learning rate."),
-    "momentum": option(float | None, help="Momentum of SGD."),
+    **TUNED,
     "backbone": option(
         str | None, help="Backbone, in place of the protocol's: a name, or package.module:function of your own."
     ),
     "weights": option(Path | None, help="File with the backbone's initial weights, safetensors or PyTorch's."),
-    "backbone_lr": option(float | None, help="Learning rate of the backbone; 0: it stays as it is.  [default: --lr]"),
     "head": option(str | None, help="Head, in place of the method's own."),
     "hold_out": option(float | None, help="Evaluate on this fraction of the training images, for tuning."),
     "evaluate_every": option(int | None, help="Also evaluate every so many epochs, or batches if --online."),
@@ -96,13 +122,14 @@ shares_options = with_options(SHARED)
 def asked(options: dict[str, Any], **methods: Any) -> tuple[Document, dict[str, Any]]:
     """The recipe file, overridden by what was given on the command line."""
     from mdcg.recipes.document import Document, read_document
-    from mdcg.recipes.parsing import parse_settings
+    from mdcg.recipes.parsing import parse_settings, read_values
 
     document = read_document(options["recipe"]) if options["recipe"] else Document({})
     if "axes" in document.content:
         raise MdcgError(f"{document.path} has axes; give it to 'mdcg sweep'.")
     said = {**options, **methods, "backbone": own_backbone(options["backbone"])}
     given = {key: value for key, value in said.items() if key not in NOT_IN_RECIPE and value is not None}
+    given |= {key: read_values(given[key]) for key in given.keys() & TUNED.keys()}
     if {"method", "methods"} & set(given):
         document.content.pop("methods", None)
         document.content.pop("method", None)

@@ -26,7 +26,7 @@ def search(
     **options: Any,
 ) -> None:
     """Choose a method's settings as the paper did: its grid, one seed, judged on training images held out."""
-    from mdcg.execute.search import HELD_OUT, chosen_recipe, grid_of, read_grid
+    from mdcg.execute.search import HELD_OUT, chosen_recipe, grid_of, read_grid, searched
     from mdcg.execute.sweep import Sweep
     from mdcg.recipes.grid import merged
 
@@ -37,7 +37,7 @@ def search(
         raise MdcgError(f"a search is for one method, not for {', '.join(name)}; name it with --method.")
     if name is not None:
         settings = {key.removeprefix("set."): value for key, value in keys.items() if key.startswith("set.")}
-        given["set"] = grid_of(name, settings)
+        given["set"] = grid_of(name, settings, others=bool(searched(keys)))
     given["hold_out"] = keys.get("hold_out") or HELD_OUT
     sweep = Sweep.of(document, **how(options), **given)
     first = sweep.specs[0]

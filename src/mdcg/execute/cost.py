@@ -16,7 +16,7 @@ from mdcg.data import Dataset
 from mdcg.data.normalise import normalised
 from mdcg.errors import MdcgError
 from mdcg.models.weights import WeightsFile
-from mdcg.recipes.presets import augmented
+from mdcg.recipes.presets import augmented, cropped_and_flipped
 from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
 from mdcg.scenario import parse
@@ -38,7 +38,8 @@ class Cost:
 def group_of(specs: Sequence[RunSpec], dataset: Dataset, weights: WeightsFile | None = None) -> Group:
     """The group in which these runs train together; only to train them does it take the weights' file."""
     first = specs[0]
-    images = normalised(augmented(dataset, first.augmentation), first.normalise)
+    shown = cropped_and_flipped(augmented(dataset, first.augmentation), first.augment)
+    images = normalised(shown, first.normalise)
     return Group(replace(first.training(), weights=weights), tuple(spec.member() for spec in specs), images)
 
 
@@ -80,9 +81,9 @@ def cost_per_image(
     return None if rough is None else Cost(rough, measured=False)
 
 
-def _expense(spec: RunSpec) -> tuple[str, str, str, bool]:
+def _expense(spec: RunSpec) -> tuple[object, ...]:
     """What images cost depends on, their number and the method apart."""
-    return spec.fingerprint, spec.backbone, spec.precision, spec.backbone_lr == 0
+    return spec.fingerprint, spec.backbone, spec.precision, spec.backbone_lr == 0, spec.augment, spec.optimizer
 
 
 def _is_known(spec: RunSpec) -> bool:

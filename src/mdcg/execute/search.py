@@ -16,7 +16,8 @@ from mdcg.errors import MdcgError
 from mdcg.methods import METHODS
 from mdcg.methods.base import Value
 from mdcg.models import HEADS
-from mdcg.recipes.grid import GridCell
+from mdcg.recipes.document import key_name
+from mdcg.recipes.grid import MEMORY, NOT_AXES, GridCell
 from mdcg.recipes.recipe import make_recipe
 from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
@@ -24,8 +25,13 @@ from mdcg.runs.spec import RunSpec
 HELD_OUT = 0.1
 
 
-def grid_of(method: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a search tries: those given as lists, else the method's own grid; others stay as given."""
+def grid_of(method: str, asked: Mapping[str, Any], others: bool = False) -> dict[str, Any]:
+    """The settings that a search tries: those given as lists, else the method's own grid; the rest stays as given.
+
+    Where `others` than settings are to be chosen, a learning rate for instance, the method's own grid is left alone.
+    """
+    if others:
+        return dict(asked)
     own = {key: list(values) for key, values in METHODS[method].grid.items() if key not in asked}
     lists = {key: value for key, value in asked.items() if isinstance(value, list)}
     grid = {**({} if lists else own), **asked}
@@ -73,8 +79,8 @@ def read_grid(cells: Sequence[GridCell], records: Mapping[str, Record]) -> list[
     """Read the scores of a search, memory by memory. A point none of whose runs is finished has no score."""
     axes: dict[str, list[Value]] = {}
     for cell in cells:
-        for axis in cell.labels:
-            if axis.startswith("set."):
+        for axis in map(key_name, cell.labels):
+            if axis != MEMORY and axis in cell.specs[0].settings():
                 own, value = axes.setdefault(axis.removeprefix("set."), []), _value(cell.specs[0], axis)
                 if value not in own:
                     own.append(value)
@@ -84,7 +90,8 @@ def read_grid(cells: Sequence[GridCell], records: Mapping[str, Record]) -> list[
         scores = found.setdefault(first.memory, {})
         accs = [records[spec.name].metrics["ACC"] for spec in cell.specs if spec.name in records]
         if accs:
-            scores[tuple(_value(first, f"set.{name}") for name in axes)] = sum(accs) / len(accs)
+            names = [name if name in first.settings() else f"set.{name}" for name in axes]
+            scores[tuple(_value(first, name) for name in names)] = sum(accs) / len(accs)
     return [SearchResult(memory, axes, scores) for memory, scores in found.items()]
 
 
@@ -95,10 +102,19 @@ def _value(spec: RunSpec, axis: str) -> Value:
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+def searched(keys: Mapping[str, Any]) -> list[str]:
+    """The keys of a recipe, settings of method and head apart, that have several values to choose from."""
+    several = [key_name(key) for key, value in keys.items() if isinstance(value, list) and not key.startswith("set.")]
+    return [key for key in several if key not in {"method", MEMORY, *NOT_AXES}]
+
+
 def chosen_recipe(keys: Mapping[str, Any], found: Sequence[SearchResult]) -> dict[str, Any]:
     """A recipe with what was chosen, for `run` and `sweep`: on the test images, with the paper's seeds."""
-    left_out = {"hold_out", "memory", "seeds", "out"} | ({"data"} if isinstance(keys.get("data"), Dataset) else set())
-    plain = {key: value for key, value in keys.items() if key not in left_out and not key.startswith("set.")}
+    own = searched(keys)
+    left_out = {"hold_out", "memory", "seeds", "out", *own} | (
+        {"data"} if isinstance(keys.get("data"), Dataset) else set()
+    )
+    plain = {key: value for key, value in keys.items() if key_name(key) not in left_out and not key.startswith("set.")}
     asked = make_recipe(**plain).model_dump(exclude_unset=True, mode="json")
     fixed = {
         key.removeprefix("set."): value
@@ -106,8 +122,14 @@ def chosen_recipe(keys: Mapping[str, Any], found: Sequence[SearchResult]) -> dic
         if key.startswith("set.") and not isinstance(value, list)
     }
     base = {**asked, "seeds": "0-4"}
+
+    def chosen(one: SearchResult, settings: Mapping[str, Any]) -> dict[str, Any]:
+        memory = {"memory": one.memory} if one.memory else {}
+        best = {key: value for key, value in one.best.items() if key in own}
+        settings = {**settings, **{key: value for key, value in one.best.items() if key not in own}}
+        return {**memory, **best, **({"set": settings} if settings else {})}
+
     if len(found) == 1:
-        memory = {"memory": found[0].memory} if found[0].memory else {}
-        return {**base, **memory, "set": {**fixed, **found[0].best}}
-    points = {f"memory {one.memory}": {"memory": one.memory, "set": one.best} for one in found}
+        return {**base, **chosen(found[0], fixed)}
+    points = {f"memory {one.memory}": chosen(one, {}) for one in found}
     return {**base, **({"set": fixed} if fixed else {}), "axes": {"choice": points}}

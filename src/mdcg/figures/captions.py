@@ -9,6 +9,7 @@ from mdcg.figures.base import Row
 from mdcg.methods import METHODS
 from mdcg.recipes.parsing import spell_seeds
 from mdcg.runs.finished import FinishedRun
+from mdcg.runs.spec import TUNED, RunSpec
 
 
 def of_runs(runs: Sequence[FinishedRun]) -> str:
@@ -29,6 +30,7 @@ def of_runs(runs: Sequence[FinishedRun]) -> str:
         f"{'seed' if len(seeds) == 1 else 'seeds'} {spell_seeds(seeds)} ({each} per setting)",
         f"{_listed(spec.backbone for spec in specs)}, {long} per task, batches of {batch}, "
         f"learning rate {_listed(spec.lr for spec in specs)}, momentum {_listed(spec.momentum for spec in specs)}",
+        ", ".join(_tuned(specs)),
         "memory images in passes of their own" if any(spec.passes == "separate" for spec in specs) else "",
         machines,
     ]
@@ -52,6 +54,13 @@ def averaged(
     if all(len(own) == 1 for own in seeds.values()):
         return "A single seed." if len(set.union(*seeds.values())) == 1 else "A single seed of each."
     return f"Mean over seeds, and {spread}." if spread else "Mean over seeds."
+
+
+def _tuned(specs: Sequence[RunSpec]) -> list[str]:
+    """Name the settings of optimisation and augmentation that are not the paper's in every run."""
+    values = {name: [getattr(spec, name) for spec in specs] for name in TUNED}
+    unusual = {name: own for name, own in values.items() if any(one != TUNED[name] for one in own)}
+    return [f"{name.replace('_', ' ')} {_listed(own)}" for name, own in unusual.items()]
 
 
 def _method(name: str, runs: Sequence[FinishedRun]) -> str:

@@ -23,6 +23,10 @@ from mdcg.recipes.recipe import check_head, explain, resolve_settings
 from mdcg.saved import SavedModel, Setup
 
 FIXED = ("method", "head", "backbone", "seed")  # once something is learned
+KEPT = ("backbone", "head_settings", "outputs", "shape", "mean", "std", "tasks")
+#: What a `Learner` has no parameters for: it goes on as the run was trained that its file is of.
+OF_RUNS = ("optimizer", "schedule", "head_lr", "weight_decay", "warmup", "clip", "label_smoothing", "augment",
+           "jitter_strength", "randaugment_n", "randaugment_m", "mix_alpha")  # fmt: skip
 SETTLED = ("image_size", "resize", "normalise", "most_classes", "tasks")  # likewise, of what a file keeps as given
 
 
@@ -127,10 +131,7 @@ def resolved(params: Params, before: SavedModel | None, images: Tensor) -> Setup
                 f"head; leave {name} as it was, or begin anew."
             )
     _refuse_changes(params, before)
-    keep = {
-        name: getattr(was, name) for name in ("backbone", "head_settings", "outputs", "shape", "mean", "std", "tasks")
-    }
-    return replace(found, **keep)
+    return replace(found, **{name: getattr(was, name) for name in (*KEPT, *OF_RUNS)})
 
 
 def _refuse_changes(params: Params, before: SavedModel) -> None:

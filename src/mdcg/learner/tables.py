@@ -51,7 +51,8 @@ def info_panel(saved: SavedModel, path: Path) -> RenderableType:
         f"images of {height} × {width} pixels, {channels} channel{'s' if channels > 1 else ''}",
         f"network: {setup.backbone} with the head {setup.head}, seed {setup.seed}",
         f"method: {setup.method or 'not known'}" + (f" ({_settings(settings)})" if settings else ""),
-        f"training: batches of {setup.batch_size}, learning rate {setup.lr:g}, momentum {setup.momentum:g}",
+        f"training: batches of {setup.batch_size}, learning rate {setup.lr:g}, "
+        + (f"momentum {setup.momentum:g}" if setup.optimizer == "sgd" else setup.optimizer),
     ]
     start = 0
     for number, size in enumerate(saved.sizes):

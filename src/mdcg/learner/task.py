@@ -74,9 +74,9 @@ class NextTask:
         kept = saved.kept
         if self.group.method.trains_on == "seen":
             train = self.group.dataset.train
-            velocity = {name: value.cpu().clone() for name, value in state.optimizer.velocity.items()}
+            remembered = {name: value.cpu().clone() for name, value in state.optimizer.dump().items()}
             seen = Exemplars(train.images, torch.from_numpy(train.labels))
-            kept = Kept(velocity, no_exemplars(saved.setup.shape), seen=seen)
+            kept = Kept(remembered, no_exemplars(saved.setup.shape), seen=seen)
         return replace(saved, classes=self.classes, kept=kept, held_out=self.held_out)
 
     def _arrived_again(self) -> dict[int, Ints]:
@@ -127,16 +127,17 @@ def next_task(
         head=setup.head,
         epochs=1,
         batch_size=setup.batch_size,
-        lr=setup.lr,
-        momentum=setup.momentum,
-        backbone_lr=setup.backbone_lr,
         weights=weights if before is None or method.starts_anew else None,
         passes=setup.passes,
         outputs=setup.outputs,
+        optimizer=setup.optimizer,
+        schedule=setup.schedule,
+        augment=setup.augment,
+        randaugment_n=setup.randaugment_n,
     )
     group = Group(
         training,
-        (Member(setup.seed, setup.memory, method, setup.head_settings),),
+        (Member(setup.seed, setup.memory, method, setup.head_settings, setup.numbers),),
         dataset,
         scenario=Scenario(tuple(range(len(classes))), tuple(sizes)),
         no_past=not method.uses_memory,
@@ -213,7 +214,7 @@ def _as_checkpoint(
     held = {"memory.0": memory} | ({"second.0": second} if second is not None else {})
     tensors = {
         **{f"model.{name}": value for name, value in weights.items()},
-        **{f"velocity.{name}": value for name, value in kept.velocity.items()},
+        **kept.optimizer,
         **{name: torch.from_numpy(Memory(0, by_class).indices()) for name, by_class in held.items()},
         "correct": torch.zeros(1, group.training.tasks, group.dataset.classes, dtype=torch.int64),
         "loss_sum": torch.zeros(1, dtype=dtype),

@@ -45,6 +45,7 @@ class Step:
     past: tuple[int, ...] = ()  # classes of each earlier task
     stored_logits: Tensor | None = None  # (K, batch, outputs): what was answered to the memory images as they came in
     revisits: bool = False  # current images may be of past classes; their labels are then below `old`
+    smoothing: Tensor | None = None  # (K,) of labels, for `cross_entropy`; None: nobody asks for any
 
     @property
     def memory(self) -> tuple[Tensor, Tensor]:
@@ -265,9 +266,24 @@ def shared_settings(method: Method) -> dict[str, Any]:
     return {name: getattr(method, name) for name, field in fields.items() if field.annotation is not float}
 
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """The mean cross-entropy of each member: (K, batch, classes), (K, batch) → (K,)."""
-    return F.cross_entropy(logits.transpose(1, 2), labels, reduction="none").mean(1)
+def cross_entropy(logits: Tensor, labels: Tensor, smoothing: Tensor | None = None) -> Tensor:
+    """The mean cross-entropy of each member, see `cross_entropies`: (K, batch, classes), (K, batch) → (K,)."""
+    return cross_entropies(logits, labels, smoothing).mean(1)
+
+
+def cross_entropies(logits: Tensor, labels: Tensor, smoothing: Tensor | None = None) -> Tensor:
+    """The cross-entropy of each image: (K, batch, classes), (K, batch) → (K, batch).
+
+    With `smoothing` (K,), a label is 1 − ε of its own class and ε of all classes alike, as in torch; classes whose
+    logit is −∞ are none.
+    """
+    by_class = logits.transpose(1, 2)
+    if smoothing is None:
+        return F.cross_entropy(by_class, labels, reduction="none")
+    there, share = by_class > -torch.inf, smoothing[:, None, None]
+    wanted = share * there / there.sum(1, keepdim=True)
+    wanted = wanted.scatter_add(1, labels[:, None], (1 - share).expand(-1, 1, labels.shape[1]))
+    return -torch.where(there, wanted * by_class.log_softmax(1), 0).sum(1)
 
 
 def kl_divergence(logits: Tensor, reference: Tensor) -> Tensor:

@@ -17,4 +17,4 @@ class Cumulative(Method):
     trains_on: ClassVar[TrainsOn] = "seen"
 
     def loss(self, step: Step) -> Tensor:
-        return cross_entropy(step.logits, step.labels)
+        return cross_entropy(step.logits, step.labels, step.smoothing)

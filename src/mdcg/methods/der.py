@@ -38,8 +38,8 @@ class DarkExperienceReplay(Method):
     beta: float = Field(0.5, ge=0, description="weight of the memory's cross-entropy (β), 0.1 to 1 in the paper")
 
     def loss(self, step: Step) -> Tensor:
-        current = cross_entropy(step.logits, step.labels)
+        current = cross_entropy(step.logits, step.labels, step.smoothing)
         if step.memory_logits is None:
             return current
         distance = (step.memory[0] - step.stored).square().mean((1, 2))
-        return current + self.alpha * distance + self.beta * cross_entropy(*step.memory)
+        return current + self.alpha * distance + self.beta * cross_entropy(*step.memory, step.smoothing)

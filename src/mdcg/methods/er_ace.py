@@ -55,8 +55,8 @@ class ErAce(Method):
 
     def loss(self, step: Step) -> Tensor:
         if step.memory_logits is None:
-            return cross_entropy(step.logits, step.labels)
+            return cross_entropy(step.logits, step.labels, step.smoothing)
         absent = torch.ones_like(step.logits[:, 0], dtype=torch.bool).scatter(1, step.labels, False)  # (K, classes)
         among = step.logits.masked_fill(absent[:, None], -torch.inf)
-        total = cross_entropy(among, step.labels) + cross_entropy(*step.memory)
+        total = cross_entropy(among, step.labels, step.smoothing) + cross_entropy(*step.memory, step.smoothing)
         return total / 2 if self.halved else total

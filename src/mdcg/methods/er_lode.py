@@ -36,9 +36,9 @@ class ErLode(Method):
 
     def loss(self, step: Step) -> Tensor:
         if not step.old:
-            return cross_entropy(step.logits, step.labels)
+            return cross_entropy(step.logits, step.labels, step.smoothing)
         new = step.logits.shape[-1] - step.old
-        within = cross_entropy(step.logits[..., step.old :], step.labels - step.old)
+        within = cross_entropy(step.logits[..., step.old :], step.labels - step.old, step.smoothing)
         between = (step.logits.logsumexp(-1) - step.logits[..., step.old :].logsumexp(-1)).mean(1)
-        total = within + self.rho * new / step.old * between + cross_entropy(*step.memory)
+        total = within + self.rho * new / step.old * between + cross_entropy(*step.memory, step.smoothing)
         return total / 2 if self.halved else total

@@ -29,4 +29,4 @@ class GDumb(Method):
         return True
 
     def loss(self, step: Step) -> Tensor:
-        return cross_entropy(step.logits, step.labels)
+        return cross_entropy(step.logits, step.labels, step.smoothing)

@@ -40,7 +40,7 @@ class Gem(Method):
     strength: float = Field(0.5, ge=0, description="least weight of every past task in a projected gradient (γ)")
 
     def loss(self, step: Step) -> Tensor:
-        return cross_entropy(step.logits, step.labels)
+        return cross_entropy(step.logits, step.labels, step.smoothing)
 
     def combine(self, gradient: Tensor, past: Tensor) -> Tensor:
         weights = past_weights(gradient, past, self.strength)  # (K, tasks)

@@ -61,9 +61,9 @@ class LogitsDistillation(Method):
 
     def loss(self, step: Step) -> Tensor:
         if not step.old:
-            return cross_entropy(step.logits, step.labels)
+            return cross_entropy(step.logits, step.labels, step.smoothing)
         logits, labels = step.memory
         replayed = step.logits.shape[1] if self.second_memory else 0  # they come first
         trained = torch.cat([step.logits, logits[:, :replayed]], 1), torch.cat([step.labels, labels[:, :replayed]], 1)
         divergence = distillation(logits[:, replayed:], step.teacher[:, replayed:], self.divergence)
-        return cross_entropy(*trained) + self.alpha * divergence
+        return cross_entropy(*trained, step.smoothing) + self.alpha * divergence

@@ -23,7 +23,18 @@ from torch import Tensor
 
 from mdcg import paper
 from mdcg.memory import Draw
-from mdcg.methods.base import METHODS, Choices, Divergence, Method, NeedsHead, Step, Value, cross_entropy, distillation
+from mdcg.methods.base import (
+    METHODS,
+    Choices,
+    Divergence,
+    Method,
+    NeedsHead,
+    Step,
+    Value,
+    cross_entropies,
+    cross_entropy,
+    distillation,
+)
 
 #: Of the digits, chosen as the paper chose the others: its grid, ACC on 10% of the training images held out.
 DIGITS = {"digits-5": {50: 1.0, 100: 1.0, 200: 1.0}}
@@ -77,25 +88,24 @@ class MarginDampening(Method):
 
     def loss(self, step: Step) -> Tensor:
         if not step.old:
-            return cross_entropy(step.logits, step.labels)
+            return cross_entropy(step.logits, step.labels, step.smoothing)
         distance = distillation(step.memory[0], step.teacher, self.divergence)
         if step.revisits:
             return self._of_old_and_new(step) + distance
         margin = margin_loss(step.logits, step.labels, step.old).mean(1)
-        current = cross_entropy(step.logits[..., step.old :], step.labels - step.old)
+        current = cross_entropy(step.logits[..., step.old :], step.labels - step.old, step.smoothing)
         return self.lam * margin + current + distance
 
     def _of_old_and_new(self, step: Step) -> Tensor:
         """The loss of current images of which some are of past classes."""
-        log_p = step.logits.log_softmax(-1)
-        among_all = -log_p.gather(-1, step.labels[..., None])[..., 0]
+        among_all = cross_entropies(step.logits, step.labels, step.smoothing)
         if step.logits.shape[-1] == step.old:  # no class is new
             return among_all.mean(1)
-        new = step.labels >= step.old
-        among_new = among_all + torch.logsumexp(log_p[..., step.old :], -1)
+        new = step.labels - step.old
+        among_new = cross_entropies(step.logits[..., step.old :], new.clamp_min(0), step.smoothing)
         margin = margin_loss(step.logits, step.labels, step.old)
         weight = torch.as_tensor(self.lam, dtype=margin.dtype, device=margin.device).view(-1, 1)
-        return torch.where(new, weight * margin + among_new, among_all).mean(1)
+        return torch.where(new >= 0, weight * margin + among_new, among_all).mean(1)
 
 
 def margin_loss(logits: Tensor, labels: Tensor, old: int) -> Tensor:

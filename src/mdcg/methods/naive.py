@@ -18,4 +18,4 @@ class Naive(Method):
     needs_boundaries: ClassVar[bool] = False
 
     def loss(self, step: Step) -> Tensor:
-        return cross_entropy(step.logits, step.labels)
+        return cross_entropy(step.logits, step.labels, step.smoothing)

@@ -22,6 +22,7 @@ class Replay(Method):
 
     def loss(self, step: Step) -> Tensor:
         if step.memory_logits is None:
-            return cross_entropy(step.logits, step.labels)
+            return cross_entropy(step.logits, step.labels, step.smoothing)
         memory_logits, memory_labels = step.memory
-        return cross_entropy(torch.cat([step.logits, memory_logits], 1), torch.cat([step.labels, memory_labels], 1))
+        logits, labels = torch.cat([step.logits, memory_logits], 1), torch.cat([step.labels, memory_labels], 1)
+        return cross_entropy(logits, labels, step.smoothing)

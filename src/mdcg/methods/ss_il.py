@@ -78,10 +78,10 @@ class SsIl(Method):
 
     def loss(self, step: Step) -> Tensor:
         if not step.old:
-            return self.weight * cross_entropy(step.logits, step.labels)
+            return self.weight * cross_entropy(step.logits, step.labels, step.smoothing)
         logits, labels = step.memory
-        new = cross_entropy(step.logits[..., step.old :], step.labels - step.old)
-        old = cross_entropy(logits if self.memory_among == "all" else logits[..., : step.old], labels)
+        new = cross_entropy(step.logits[..., step.old :], step.labels - step.old, step.smoothing)
+        old = cross_entropy(logits if self.memory_among == "all" else logits[..., : step.old], labels, step.smoothing)
         student, teacher = logits, step.teacher
         if self.distilled == "all":
             student = torch.cat([step.logits, student], 1)

@@ -54,8 +54,18 @@ def parse_settings(texts: list[str]) -> dict[str, Value | list[Value]]:
         values = [part.strip() for part in value.split(",")]
         if not equals or not key or not all(values):
             raise MdcgError(f"'--set {text}' is not of the form key=value, for instance --set lam=0.1.")
-        settings[key] = read_value(value) if len(values) == 1 else [read_value(part) for part in values]
+        settings[key] = read_values(value)
     return settings
+
+
+def read_values(text: str) -> Value | list[Value]:
+    """Read a value, or several that commas divide.
+
+    >>> read_values("0.1"), read_values("sgd, adamw")
+    (0.1, ['sgd', 'adamw'])
+    """
+    values = [read_value(part.strip()) for part in text.split(",")]
+    return values if len(values) > 1 else values[0]
 
 
 def read_value(text: str) -> Value:

@@ -14,12 +14,14 @@ from functools import cache
 from typing import get_args
 
 from mdcg import paper
-from mdcg.data import Dataset, record_of
+from mdcg.data import Dataset, Preprocessing, record_of
 from mdcg.methods import METHODS
 from mdcg.methods.base import Method, Passes, Preset, Value
 from mdcg.models import HEADS
-from mdcg.runs.spec import RunSpec
+from mdcg.runs.spec import ADDED, RunSpec
 from mdcg.scenario import Stream, parse
+from mdcg.train.augment import parse_augment
+from mdcg.train.group import Augmentation
 
 PRESETS: tuple[Preset, ...] = get_args(Preset)
 
@@ -53,6 +55,21 @@ def augmented(dataset: Dataset, augmentation: Preset) -> Dataset:
         return dataset
     mean, std = chosen.mean or dataset.mean, chosen.std or dataset.std
     return replace(dataset, padding=chosen.padding, flip=chosen.flip, mean=mean, std=std)
+
+
+def usual_augment(images: Dataset | Preprocessing) -> tuple[Augmentation, ...]:
+    """The augmentation of a dataset's images where nothing else is asked for."""
+    asked: dict[Augmentation, bool] = {"crop": images.padding > 0, "flip": images.flip}
+    return tuple(word for word, done in asked.items() if done)
+
+
+def cropped_and_flipped(dataset: Dataset, augment: str | None) -> Dataset:
+    """The dataset with crop and flip as asked for; a crop is as its record says, or else up to an eighth."""
+    if augment is None:
+        return dataset
+    words, usual = parse_augment(augment), Preprocessing.usual(dataset.shape)
+    padding = (dataset.padding or usual.padding) if "crop" in words else 0
+    return replace(dataset, padding=padding, flip="flip" in words)
 
 
 def preset_of(spec: RunSpec) -> Preset | None:
@@ -91,9 +108,7 @@ def settings_of_preset(preset: Preset, scenario: str, method: str, memory: int, 
         "hold_out": 0.0,
         "augmentation": preset if record.published else "paper",
         "passes": chosen.passes,
-        "backbone_lr": None,
-        "weights": None,
-        "normalise": "data",
+        **{name: value for name, value in ADDED.items() if name not in ("passes", "code")},
         "stream": Stream(),
     }
 

@@ -22,7 +22,12 @@ from mdcg.recipes.parsing import number, parse_seeds, read_value
 from mdcg.runs.fingerprint import fingerprint
 from mdcg.runs.spec import RunSpec
 from mdcg.scenario import Scenario, Stream, canonical, make_stream, parse
+from mdcg.train.augment import parse_augment, spell_augment
+from mdcg.train.group import Numbers, OptimizerName, ScheduleName, Training
 from mdcg.train.precision import PRECISIONS
+from mdcg.train.recolour import STRONGEST
+
+ADAMW_LR = 1e-3  # learning rate of AdamW where none is given, torch's; the protocols' are of SGD
 
 #: The keys of a scenario that is written as a table.
 TABLE = ("dataset", "tasks", "order", "sizes", "first", "returning", "blurry", "online")
@@ -62,7 +67,19 @@ class Recipe(BaseModel):
     batch_size: int | None = Field(None, ge=2, le=100_000, strict=True)
     lr: float | None = Field(None, gt=0)  # learning rate
     backbone_lr: float | None = Field(None, ge=0)  # of the backbone, in place of `lr`; 0: it stays as it is
-    momentum: float | None = Field(None, ge=0, lt=1)
+    head_lr: float | None = Field(None, gt=0)  # of the head, in place of `lr`
+    optimizer: OptimizerName = "sgd"
+    momentum: float | None = Field(None, ge=0, lt=1)  # of SGD
+    weight_decay: float = Field(0.0, ge=0)
+    schedule: ScheduleName = "constant"  # of the learning rates, within a task
+    warmup: float = Field(0.0, ge=0, lt=1)  # share of a task's steps
+    clip: float = Field(0.0, ge=0)  # largest norm of a gradient; 0: any
+    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    augment: str | None = None  # words with + between them, or none; left out: as the dataset's record says
+    jitter_strength: float = Field(Numbers.jitter_strength, gt=0, le=1)
+    randaugment_n: int = Field(Training.randaugment_n, ge=1, le=14, strict=True)  # operations
+    randaugment_m: float = Field(Numbers.randaugment_m, ge=0, le=STRONGEST)  # magnitude
+    mix_alpha: float = Field(Numbers.mix_alpha, gt=0)  # of mixup and CutMix
     precision: str = "auto"
     hold_out: float = Field(0.0, ge=0, lt=1)
     evaluate_every: int = Field(0, ge=0)
@@ -162,6 +179,11 @@ class Recipe(BaseModel):
                 raise ValueError(f"'{key}' must be a number, a word or true or false, or a list of these")
         return value
 
+    @field_validator("augment")
+    @classmethod
+    def _augment(cls, value: str | None) -> str | None:
+        return value if value is None else spell_augment(parse_augment(value))
+
     @field_validator("precision")
     @classmethod
     def _precision(cls, value: str) -> str:
@@ -206,6 +228,19 @@ class Recipe(BaseModel):
                 f"{name} needs a memory; give its size in images, for instance --memory 500.", about="method"
             )
         check_head(name, head, asked=bool(self.head))
+        mixing = "mixup" if "mixup" in (self.augment or "") else "cutmix" if "cutmix" in (self.augment or "") else None
+        if mixing and kind.gradient_per_task:
+            raise MdcgError(
+                f"{mixing} needs one loss of all images of a step, and {name} has one for each task; leave {mixing} "
+                "out of --augment.",
+                about="augment",
+            )
+        if mixing and kind.stores_logits and self.online:
+            raise MdcgError(
+                f"{name} keeps what was answered to each image as it comes, and {mixing} leaves none as it is; leave "
+                f"{mixing} out of --augment.",
+                about="augment",
+            )
         if self.backbone:
             backbone_name(self.backbone, may_import=False)
 
@@ -242,7 +277,10 @@ class Recipe(BaseModel):
         batch_size = self.batch_size or usual.batch_size
         if stream.online:
             self._check_online(dataset, stream, tasks, batch_size)
-        lr = self.lr or usual.lr
+        usual_words = presets.usual_augment((record.published if augmentation == "published" else None) or dataset)
+        words = usual_words if self.augment is None else parse_augment(self.augment)
+        sgd = self.optimizer == "sgd"
+        lr = self.lr or (usual.lr if sgd else ADAMW_LR)
         return RunSpec(
             format=record.format,
             scenario=self.scenario,
@@ -257,7 +295,7 @@ class Recipe(BaseModel):
             epochs=1 if stream.online else self.epochs or preset.epochs,
             batch_size=batch_size,
             lr=lr,
-            momentum=usual.momentum if self.momentum is None else self.momentum,
+            momentum=self.momentum if sgd and self.momentum is not None else usual.momentum,
             precision=self.precision,
             hold_out=self.hold_out,
             evaluate_every=self.evaluate_every,
@@ -268,6 +306,18 @@ class Recipe(BaseModel):
             weights=WeightsFile.of(self.weights).digest if self.weights else None,
             normalise=self.normalise,
             stream=stream,
+            optimizer=self.optimizer,
+            weight_decay=self.weight_decay,
+            schedule=self.schedule,
+            warmup=self.warmup,
+            clip=self.clip,
+            label_smoothing=self.label_smoothing,
+            head_lr=None if self.head_lr == lr else self.head_lr,
+            augment=None if words == usual_words else spell_augment(words),
+            jitter_strength=self.jitter_strength if "jitter" in words else None,
+            randaugment_n=self.randaugment_n if "randaugment" in words else None,
+            randaugment_m=self.randaugment_m if "randaugment" in words else None,
+            mix_alpha=self.mix_alpha if {"mixup", "cutmix"} & set(words) else None,
             seed=self.seeds[0],
         )
 

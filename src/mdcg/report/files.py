@@ -27,7 +27,9 @@ PREAMBLE = "% needs \\usepackage{booktabs} and \\usepackage[table]{xcolor}\n"
 MEASURED = ("ACC", "BWT", "BWT_final", "forgetting", "anytime", "seconds")
 SPEC = (
     "image_size", "backbone", "epochs", "batch_size", "lr", "momentum", "precision", "evaluate_every", "augmentation",
-    "passes", "backbone_lr", "weights", "normalise", "code", "fingerprint",
+    "passes", "backbone_lr", "head_lr", "optimizer", "weight_decay", "schedule", "warmup", "clip", "label_smoothing",
+    "augment", "jitter_strength", "randaugment_n", "randaugment_m", "mix_alpha",
+    "weights", "normalise", "code", "fingerprint",
 )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from mdcg.recipes.presets import papers_head, preset_of, settings_of_preset
 from mdcg.results.statistics import ALPHA, Spread, welch
 from mdcg.runs.finished import FinishedRun
 from mdcg.runs.record import Record
-from mdcg.runs.spec import RunSpec
+from mdcg.runs.spec import TUNED, RunSpec
 from mdcg.scenario import Stream, scenario_names
 
 #: Named in other ways than by "field value", or no difference between settings of one section.
@@ -226,8 +226,11 @@ def _facts(run: FinishedRun) -> dict[str, str]:
 def _shared(usual: dict[str, str], exceptions: bool) -> str:
     text = (
         f"{usual['backbone']}, {usual['epochs']} epochs per task, batches of {usual['batch_size']}, "
-        f"learning rate {usual['lr']}, momentum {usual['momentum']}"
+        f"learning rate {usual['lr']}"
     )
+    text += f", momentum {usual['momentum']}" if usual["optimizer"] == "sgd" else ""
+    for name, value in TUNED.items():
+        text += f", {name.replace('_', ' ')} {usual[name]}" if usual[name] != _text(value) else ""
     if usual["passes"] != "joint":
         text += ", memory images in passes of their own"
     if usual["weights"] != "None":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from dataclasses import fields
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
@@ -13,18 +14,36 @@ from mdcg.data.normalise import Named
 from mdcg.methods import METHODS, Method
 from mdcg.methods.base import Passes, Preset, Value, shared_settings
 from mdcg.scenario import Stream, parse
-from mdcg.train.group import Member, Training
+from mdcg.train.augment import NONE, parse_augment
+from mdcg.train.group import Member, Numbers, OptimizerName, ScheduleName, Training
 
 OLDER = {"lr": "rate"}  # settings by the names that are part of a run's identity
+#: Settings of optimisation and augmentation, with the paper's values.
+TUNED: dict[str, Value | None] = {
+    "optimizer": "sgd",
+    "weight_decay": 0.0,
+    "schedule": "constant",
+    "warmup": 0.0,
+    "clip": 0.0,
+    "label_smoothing": 0.0,
+    "head_lr": None,
+    "augment": None,
+    "jitter_strength": None,
+    "randaugment_n": None,
+    "randaugment_m": None,
+    "mix_alpha": None,
+}
 #: Settings that came later, as `Method.added`.
-ADDED: dict[str, object] = {
+ADDED: dict[str, Value | dict[str, object] | None] = {
     "passes": "joint",
     "code": "",
     "backbone_lr": None,
     "weights": None,
     "normalise": "data",
+    **TUNED,
     "stream": {},
 }
+NUMBERS = tuple(one.name for one in fields(Numbers))  # in which runs of a group may differ
 
 
 class RunSpec(BaseModel):
@@ -56,6 +75,18 @@ class RunSpec(BaseModel):
     weights: str | None = None  # digest of the backbone's initial ones, see `WeightsFile`
     normalise: Named = "data"
     stream: Stream = Stream()
+    optimizer: OptimizerName = "sgd"
+    weight_decay: float = 0.0
+    schedule: ScheduleName = "constant"
+    warmup: float = 0.0
+    clip: float = 0.0  # 0: none
+    label_smoothing: float = 0.0
+    head_lr: float | None = None  # None: as `lr`
+    augment: str | None = None  # None: crop and flip as the dataset's record says
+    jitter_strength: float | None = None  # this and what follows: None where it means nothing
+    randaugment_n: int | None = None
+    randaugment_m: float | None = None
+    mix_alpha: float | None = None
     seed: int
 
     @field_validator("hyperparameters")
@@ -97,7 +128,11 @@ class RunSpec(BaseModel):
 
     def member(self) -> Member:
         """The member that this run is in a group."""
-        return Member(self.seed, self.memory, self.built_method(), self.head_settings)
+        return Member(self.seed, self.memory, self.built_method(), self.head_settings, self.numbers())
+
+    def numbers(self) -> Numbers:
+        """The numbers in which it may differ from its group."""
+        return Numbers(**{name: value for name in NUMBERS if (value := getattr(self, name)) is not None})
 
     def training(self) -> Training:
         """The settings in which it agrees with its group; of a file of weights it knows the digest only."""
@@ -107,24 +142,26 @@ class RunSpec(BaseModel):
             head=self.head,
             epochs=self.epochs,
             batch_size=self.batch_size,
-            lr=self.lr,
-            momentum=self.momentum,
             hold_out=self.hold_out,
             evaluate_every=self.evaluate_every,
             passes=self.passes,
-            backbone_lr=self.backbone_lr,
+            optimizer=self.optimizer,
+            schedule=self.schedule,
+            augment=tuple(word for word in parse_augment(self.augment or NONE) if word not in ("crop", "flip")),
+            randaugment_n=self.randaugment_n or Training.randaugment_n,
             stream=self.stream,
         )
 
     def group_key(self) -> str:
         """The key of groups: runs with the same one can train together."""
         method = self.built_method()
-        own = {"seed", "hyperparameters", "head_settings"}
+        own = {"seed", "hyperparameters", "head_settings", *NUMBERS}
         if not method.gradient_per_task:  # its steps bring the whole memory
             own.add("memory")
         if method.looks_ahead():  # what it finds there depends on the stream, which is the seed's
             own.remove("seed")
-        return _digest(self.model_dump(exclude=own) | {"shared": shared_settings(method)})
+        agreed = {"shared": shared_settings(method), "frozen": self.numbers().frozen}
+        return _digest(self.model_dump(exclude=own) | agreed)
 
     def settings(self) -> dict[str, Value | None]:
         """Every setting by name, those of method and head as set.NAME."""

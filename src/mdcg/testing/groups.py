@@ -18,7 +18,7 @@ from mdcg.methods import METHODS, Method
 from mdcg.models import HEADS
 from mdcg.tensors import pack, unpack
 from mdcg.train import state as states
-from mdcg.train.group import Group, Member, Training
+from mdcg.train.group import Group, Member, Numbers, Training
 from mdcg.train.loop import Trainer, total_steps
 from mdcg.train.precision import compute
 from mdcg.train.signals import Stopped
@@ -57,16 +57,25 @@ def toy_group(
     members: Sequence[tuple[int, int, Settings]],
     tasks: int = 3,
     head: str | None = None,
+    numbers: Sequence[Settings] = (),
     **training: Any,
 ) -> Group:
-    """Make a group of members given as (seed, memory, hyperparameters)."""
+    """Make a group of members given as (seed, memory, hyperparameters), and perhaps the `numbers` of each.
+
+    What else is given is the same for all of them: numbers, and settings of training.
+    """
     kind = METHODS[method] if isinstance(method, str) else method
     chosen = head or kind.head
     settings = {name: default for name, (default, _) in HEADS[chosen].settings.items()}
-    usual: dict[str, Any] = {"backbone": "smallconv", "epochs": 2, "batch_size": 16, "lr": 0.05, "momentum": 0.8}
+    given: dict[str, Any] = {"backbone": "smallconv", "epochs": 2, "batch_size": 16, "lr": 0.05, **training}
+    shared = {field.name: given.pop(field.name) for field in dataclasses.fields(Numbers) if field.name in given}
+    own = [Numbers(**{**shared, **each}) for each in numbers or [{}] * len(members)]
     return Group(
-        Training(tasks=tasks, head=chosen, **{**usual, **training}),
-        tuple(Member(seed, memory, kind(**hyper), settings) for seed, memory, hyper in members),
+        Training(tasks=tasks, head=chosen, **given),
+        tuple(
+            Member(seed, memory, kind(**hyper), settings, each)
+            for (seed, memory, hyper), each in zip(members, own, strict=True)
+        ),
         dataset,
     )
 

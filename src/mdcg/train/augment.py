@@ -1,15 +1,50 @@
-"""Crop, flip and normalise as batched tensor code, on the device where the images lie."""
+"""Crop, flip and normalise as batched tensor code, on the device where the images lie.
+
+Jitter and RandAugment come between crop and normalisation (`recolour`), mixup and CutMix after it (`mixing`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mdcg.errors import MdcgError, unknown
 from mdcg.models import kernels
+from mdcg.train.group import Augmentation
+
+WORDS: tuple[Augmentation, ...] = get_args(Augmentation)
+NONE = "none"
+
+
+def parse_augment(text: str) -> tuple[Augmentation, ...]:
+    """Read what is done with training images: words with + between them, or none.
+
+    >>> parse_augment("mixup+crop"), parse_augment("none")
+    (('crop', 'mixup'), ())
+    """
+    words = [word.strip() for word in text.split("+")]
+    for word in words:
+        if word not in (*WORDS, NONE):
+            raise unknown("augmentation", word, (*WORDS, NONE), about="augment")
+    if NONE in words and len(words) > 1:
+        raise MdcgError(f"'{text}' says none and some; give none alone, or leave it out.", about="augment")
+    if {"mixup", "cutmix"} <= set(words):
+        raise MdcgError("images are mixed in one way, by mixup or by cutmix; leave one of them out.", about="augment")
+    return tuple(word for word in WORDS if word in words)
+
+
+def spell_augment(words: Collection[Augmentation]) -> str:
+    """Write what `parse_augment` reads.
+
+    >>> spell_augment(("flip", "crop")), spell_augment(())
+    ('crop+flip', 'none')
+    """
+    return "+".join(word for word in WORDS if word in words) or NONE
 
 
 class Normalised(Protocol):
@@ -47,6 +82,15 @@ class Pixels:
     def normalise(self, images: Tensor) -> Tensor:
         """Normalise pixels: (…, H, W, C) uint8 → (…, C, H, W) float."""
         return (images * self.scale + self.shift).movedim(-1, -3)
+
+    def raw(self) -> Pixels:
+        """The same without normalisation: views have pixels of 0 to 255, in float32."""
+        one = torch.ones_like(self.scale, dtype=torch.float32)
+        return Pixels(one, torch.zeros_like(one), self.padding, torch.float32)
+
+    def normalise_raw(self, views: Tensor) -> Tensor:
+        """Normalise views of `raw`: (n, C, H, W)."""
+        return (views * self.scale[:, None, None] + self.shift[:, None, None]).to(self.dtype)
 
     def view(self, images: Tensor, index: Tensor, corner: Tensor, flipped: Tensor) -> Tensor:
         """Crop each chosen, zero-padded image at `corner`, mirror it where `flipped`, and normalise it.

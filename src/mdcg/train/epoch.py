@@ -21,8 +21,12 @@ from torch import Tensor
 from mdcg.draws import WHOLE_TASK, Ints, Purpose, shuffled_cycles, stream
 from mdcg.memory import Draw, Memory
 from mdcg.train.group import Group
+from mdcg.train.stepwise import stepwise
 
 DRAWN = (Purpose.REPLAY, Purpose.CROP, Purpose.FLIP)
+#: By this name an epoch's draws have, of a memory whose logits change with the stream, the places (K, steps, places)
+#: where each current image goes and where each of the others is. What is not kept goes to a place behind all of them.
+KEPT_AT = "kept at"
 
 
 @dataclass(frozen=True)
@@ -35,9 +39,7 @@ class EpochDraws:
     flipped: Tensor  # (K, steps, places)
     steps: Tensor  # (K,) how many each member takes
     passes: tuple[int, ...] = field(kw_only=True)  # places of each forward pass of a step
-    # (K, steps, places) in a memory whose logits change with the stream: where each current image goes, where each of
-    # the others is. What is not kept goes to a place behind all of them.
-    kept_at: Tensor | None = field(default=None, kw_only=True)
+    more: dict[str, Tensor] = field(kw_only=True, default_factory=dict)  # (K, steps, …), see `stepwise`
 
     def at(self, step: int | Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The draws of one step; `step` may be counted on the device, as a tensor (1,)."""
@@ -48,30 +50,31 @@ class EpochDraws:
             index, labels, corner, flipped = (part.index_select(1, step)[:, 0] for part in parts)
         return index, labels, corner, flipped
 
-    def kept_at_step(self, step: int | Tensor) -> Tensor | None:
-        """The places in memory of one step's images, as `at`."""
-        if self.kept_at is None:
-            return None
-        return self.kept_at[:, step] if isinstance(step, int) else self.kept_at.index_select(1, step)[:, 0]
+    def more_at(self, step: int | Tensor, *names: str) -> dict[str, Tensor]:
+        """What else one step needs, (K, …) by name: all of it, or these."""
+        chosen = {name: self.more[name] for name in names or self.more}
+        if isinstance(step, int):
+            return {name: part[:, step] for name, part in chosen.items()}
+        return {name: part.index_select(1, step)[:, 0] for name, part in chosen.items()}
 
     def to(self, device: torch.device) -> EpochDraws:
         return self._with(lambda part: part.to(device))
 
     def clone(self) -> EpochDraws:
-        return self._with(Tensor.clone)
+        return self._with(torch.clone)
 
     def copy_(self, other: EpochDraws) -> None:
         for mine, its in zip(self._parts(), other._parts(), strict=True):
             mine.copy_(its)
+        for name, part in self.more.items():
+            part.copy_(other.more[name])
 
     def _with(self, change: Callable[[Tensor], Tensor]) -> EpochDraws:
-        first, last = self._parts()[:5], self._parts()[5:]
-        kept_at = change(last[0]) if last else None
-        return EpochDraws(*map(change, first), passes=self.passes, kept_at=kept_at)
+        more = {name: change(part) for name, part in self.more.items()}
+        return EpochDraws(*map(change, self._parts()), passes=self.passes, more=more)
 
     def _parts(self) -> tuple[Tensor, ...]:
-        kept_at = () if self.kept_at is None else (self.kept_at,)
-        return self.index, self.labels, self.corner, self.flipped, self.steps, *kept_at
+        return self.index, self.labels, self.corner, self.flipped, self.steps
 
 
 class Prefetcher:
@@ -143,8 +146,10 @@ def draw_epoch(group: Group, memories: list[Memory], task: int, epoch: int) -> E
     if kept_at is not None:
         kept_at[kept_at < 0] = group.places
     parts = (torch.from_numpy(part) for part in (index, labels, corner, flipped, steps))
-    kept = None if kept_at is None else torch.from_numpy(kept_at)
-    return EpochDraws(*parts, passes=group.passes(task), kept_at=kept)
+    more = stepwise(group, task, epoch, steps, ends)
+    if kept_at is not None:
+        more[KEPT_AT] = torch.from_numpy(kept_at)
+    return EpochDraws(*parts, passes=group.passes(task), more=more)
 
 
 def _batches(

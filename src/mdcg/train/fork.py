@@ -19,7 +19,7 @@ def founders(group: Group) -> tuple[Group, list[int]]:
     # A memory that is used in task 1 matters there.
     if not said or group.memory_draws(task=0) or group.method.trains_on == "memory":
         return group, list(range(len(group.members)))
-    keys = [(member.seed, tuple(sorted(member.head_settings.items()))) for member in group.members]
+    keys = [(one.seed, tuple(sorted(one.head_settings.items())), one.numbers) for one in group.members]
     first = list(dict.fromkeys(keys))
     chosen = tuple(group.members[keys.index(key)] for key in first)
     return replace(group, members=chosen), [first.index(key) for key in keys]

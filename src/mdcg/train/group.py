@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
@@ -19,6 +20,31 @@ from mdcg.scenario import Scenario, Stream, new_in_each
 from mdcg.train.online import OnlineStream, Stages, find_stages
 
 SMALL = 16  # pixels of an image's side
+OptimizerName = Literal["sgd", "adamw"]
+ScheduleName = Literal["constant", "cosine", "step"]
+Augmentation = Literal["crop", "flip", "jitter", "randaugment", "mixup", "cutmix"]
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The numbers of optimisation and augmentation, in which members of a group may differ; by default the paper's."""
+
+    lr: float = 0.01  # learning rate
+    momentum: float = 0.8  # of SGD
+    backbone_lr: float | None = None  # learning rate of the backbone; None: as `lr`, 0: it stays as it is
+    head_lr: float | None = None  # learning rate of the head; None: as `lr`
+    weight_decay: float = 0.0
+    warmup: float = 0.0  # the share of a task's steps in which the learning rate rises
+    clip: float = 0.0  # the largest norm of a gradient; 0: any
+    label_smoothing: float = 0.0
+    jitter_strength: float = 0.4  # of brightness, contrast and saturation
+    randaugment_m: float = 9.0  # magnitude, of 30
+    mix_alpha: float = 1.0  # α of mixup and CutMix
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the backbone stays as it is."""
+        return self.backbone_lr == 0
 
 
 @dataclass(frozen=True)
@@ -29,6 +55,7 @@ class Member:
     memory: int
     method: Method
     head_settings: Mapping[str, float] = field(default_factory=dict)
+    numbers: Numbers = Numbers()
 
 
 @dataclass(frozen=True)
@@ -40,20 +67,16 @@ class Training:
     head: str
     epochs: int
     batch_size: int
-    lr: float  # learning rate
-    momentum: float
     hold_out: float = 0.0  # fraction of the training images that is evaluated on in place of the test images
     evaluate_every: int = 0  # epochs between evaluations within a task; 0: only at its end
     passes: Passes = "joint"  # whether memory images go through the network with the current ones or by themselves
     outputs: int | None = None  # of a head that has all from the start; None: as many as there are classes
-    backbone_lr: float | None = None  # learning rate of the backbone; None: as `lr`, 0: it stays as it is
     weights: WeightsFile | None = None  # the backbone's at the beginning; None: each member's seed makes its own
+    optimizer: OptimizerName = "sgd"
+    schedule: ScheduleName = "constant"  # of the learning rate, within a task
+    augment: tuple[Augmentation, ...] = ()  # beside crop and flip, of which the dataset tells
+    randaugment_n: int = 2  # operations of RandAugment, one after the other
     stream: Stream = field(default_factory=Stream)  # how classes and images come
-
-    @property
-    def frozen(self) -> bool:
-        """Whether the backbone stays as it is."""
-        return self.backbone_lr == 0
 
 
 @dataclass(frozen=True)
@@ -74,6 +97,20 @@ class Group:
     def method(self) -> Method:
         """The first member's method, which is that of the others too in all but its float fields."""
         return self.members[0].method
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the backbone stays as it is, in which members agree."""
+        return self.members[0].numbers.frozen
+
+    def differing(self, member: Member) -> dict[str, float]:
+        """Those of a member's numbers in which others of the group differ from it."""
+        own = asdict(member.numbers)
+        return {
+            name: value
+            for name, value in own.items()
+            if value is not None and any(getattr(other.numbers, name) != value for other in self.members)
+        }
 
     @property
     def outputs(self) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -18,13 +18,17 @@ from mdcg.models.resnet import ResNet
 from mdcg.switches import switched_off
 from mdcg.train import state as states
 from mdcg.train.augment import Pixels
-from mdcg.train.epoch import EpochDraws, Prefetcher, steps_per_epoch
+from mdcg.train.epoch import KEPT_AT, EpochDraws, Prefetcher, steps_per_epoch
 from mdcg.train.evaluate import evaluate, logits_of
 from mdcg.train.graph import WARM_UP, GraphedSteps
 from mdcg.train.group import Group
+from mdcg.train.mixing import Mix, mixed, mixes, partners_of
 from mdcg.train.past_tasks import PastTasks, flat, parts
 from mdcg.train.precision import Compute
+from mdcg.train.recolour import recoloured, recolours
+from mdcg.train.schedule import RATE
 from mdcg.train.signals import Stopped
+from mdcg.train.smoothing import label_smoothing
 from mdcg.train.state import HistoryRow, PlainValues, State
 from mdcg.train.stored_logits import keep, no_logits
 
@@ -60,13 +64,21 @@ class Batch:
     index: Tensor  # (K, places) into the training images
     current: int  # so many are current
     passes: tuple[int, ...]  # so many go through the network together, one such group after the other
-    kept_at: Tensor | None = None  # (K, places) in a memory whose logits change with the stream, see `EpochDraws`
+    kept_at: Tensor | None = None  # (K, places) in a memory whose logits change with the stream, see `KEPT_AT`
+    mix: Mix | None = None  # what the images were mixed of, where they were
 
     def part(self, start: int, end: int) -> Batch:
         """Take some places as a batch of its own, all current."""
-        own = slice(start, end)
-        size, kept_at = end - start, None if self.kept_at is None else self.kept_at[:, own]
-        return Batch(self.images[:, own], self.labels[:, own], self.index[:, own], size, (size,), kept_at)
+        own, size = slice(start, end), end - start
+        return Batch(
+            self.images[:, own],
+            self.labels[:, own],
+            self.index[:, own],
+            size,
+            (size,),
+            None if self.kept_at is None else self.kept_at[:, own],
+            None if self.mix is None else self.mix.part(start, end),
+        )
 
 
 class Trainer:
@@ -92,6 +104,7 @@ class Trainer:
         held_out = group.training.hold_out > 0
         self.eval_images = self.images if held_out else dataset.test.images.to(device)
         self.pixels = Pixels.of(dataset, device, compute.dtype, dataset.padding, compute.maps)
+        self.raw = self.pixels.raw()
         self._draws = Prefetcher(group)
         self.graphs = device.type == "cuda" and not switched_off("MDCG_GRAPHS", "off")
         self._graph: GraphedSteps | None = None  # of the current task
@@ -99,6 +112,7 @@ class Trainer:
         self._past: PastTasks | None = None  # of the current task
         self._save_again = 0.0  # not before this time
         self.method: Method = stack([member.method for member in group.members], device, compute.dtype)
+        self.smoothing = label_smoothing(group, compute)
 
     def train(self, state: State, tasks: int | None = None) -> State:
         """Train to the end of task number `tasks`, or of the last."""
@@ -214,11 +228,12 @@ class Trainer:
         active = draws.steps > step if resting else None
         at_rest = [buffer.clone() for buffer in state.model.statistics()] if resting else None
         loss, logits, gradients = self.gradients(state, batch)
-        state.optimizer.step(gradients, active)
+        state.optimizer.step(gradients, active, self.rate(draws, step))
         if batch.kept_at is not None and state.stored_logits is not None:
             state.stored_logits.put(batch.kept_at[:, : batch.current], logits)
         with torch.no_grad():
-            hits = (logits.argmax(-1) == batch.labels[:, : batch.current]).sum(1)
+            labels = batch.mix.mostly(batch.labels) if batch.mix else batch.labels
+            hits = (logits.argmax(-1) == labels[:, : batch.current]).sum(1)
             if active is not None and at_rest is not None:
                 _restore(state, at_rest, active)
                 loss, hits = torch.where(active, loss, 0), torch.where(active, hits, 0)
@@ -230,12 +245,21 @@ class Trainer:
         first = isinstance(step, int) and step == 0 and state.task == 0  # a graph's steps come later
         return first and self.group.online and not self.group.boundaries
 
+    def rate(self, draws: EpochDraws, step: int | Tensor) -> Tensor | None:
+        """The factor (K,) of the learning rates in one step, where it is not 1 throughout."""
+        return draws.more_at(step, RATE)[RATE] if RATE in draws.more else None
+
     def batch(self, draws: EpochDraws, step: int | Tensor) -> Batch:
         """Make the batch of one step from its draws."""
         index, labels, corner, flipped = draws.at(step)
-        x = self.pixels.view(self.images, index.flatten(), corner.flatten(0, 1), flipped.flatten())
-        size, kept_at = self.group.training.batch_size, draws.kept_at_step(step)
-        return Batch(x.unflatten(0, index.shape), labels, index, size, draws.passes, kept_at)
+        places = index.flatten(), corner.flatten(0, 1), flipped.flatten()
+        more, size = draws.more_at(step), self.group.training.batch_size
+        if recolours(more):
+            x = self.pixels.normalise_raw(recoloured(self.raw.view(self.images, *places), more))
+        else:
+            x = self.pixels.view(self.images, *places)
+        batch = Batch(x.unflatten(0, index.shape), labels, index, size, draws.passes, more.get(KEPT_AT))
+        return _mixed(batch, more) if mixes(more) else batch
 
     def gradients(self, state: State, batch: Batch) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Compute the loss (K,), the logits of the current images, and the gradient of every parameter."""
@@ -285,8 +309,23 @@ class Trainer:
             past=past,
             stored_logits=_stored(state, batch) if replays else None,
             revisits=self.group.training.stream.revisits,
+            smoothing=self.smoothing,
         )
-        return self.method.loss(step), current.detach()
+        loss = self.method.loss(step)
+        if batch.mix:
+            loss = self._with_partners(loss, step, batch.mix)
+        return loss, current.detach()
+
+    def _with_partners(self, loss: Tensor, step: Step, mix: Mix) -> Tensor:
+        """Add the loss with the labels, and the stored logits, of the images' partners."""
+        size, share, stored = step.labels.shape[1], mix.weight.to(loss.dtype), step.stored_logits
+        other = replace(
+            step,
+            labels=mix.labels[:, :size],
+            memory_labels=None if step.memory_labels is None else mix.labels[:, size:],
+            stored_logits=None if stored is None else partners_of(stored, mix.partner[:, size:] - size),
+        )
+        return share * loss + (1 - share) * self.method.loss(other)
 
     def begin_task(self, state: State) -> None:
         """Begin a task, first storing the logits of the images that came into memory after the last one."""
@@ -351,6 +390,11 @@ class Trainer:
         done = time.perf_counter()
         state.seconds += done - started
         self._save_again = done + (done - started) * (1 / SAVING - 1)
+
+
+def _mixed(batch: Batch, more: Mapping[str, Tensor]) -> Batch:
+    x, mix = mixed(batch.images, batch.labels, more)
+    return replace(batch, images=x, mix=mix)
 
 
 def total_steps(group: Group) -> int:

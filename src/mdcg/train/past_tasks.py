@@ -18,6 +18,7 @@ from mdcg.models import Model
 from mdcg.models.resnet import ResNet
 from mdcg.train.group import Group
 from mdcg.train.precision import Compute
+from mdcg.train.smoothing import label_smoothing
 from mdcg.train.state import State
 
 AT_ONCE = 1024  # images of a member in one pass: with more a GPU is no faster, and its memory fills up
@@ -34,7 +35,8 @@ class PastTasks:
         sizes = [draw.size for draw in group.memory_draws(state.task)]
         self.passes = list(passes(sizes, together(state.model, compute)))
         methods = [member.method for member in group.members]
-        self._wide = {tasks: WideModel(state.model, tasks, methods, compute) for tasks, _ in self.passes}
+        smoothing = label_smoothing(group, compute)
+        self._wide = {tasks: WideModel(state.model, tasks, methods, compute, smoothing) for tasks, _ in self.passes}
 
     def is_of(self, state: State) -> bool:
         """Whether it was made for this model and task."""
@@ -65,8 +67,11 @@ class PastTasks:
 class WideModel:
     """A model with all members once for each of so many tasks: those of the first task, then of the second, etc."""
 
-    def __init__(self, model: Model, tasks: int, methods: Sequence[Method], compute: Compute) -> None:
+    def __init__(
+        self, model: Model, tasks: int, methods: Sequence[Method], compute: Compute, smoothing: Tensor | None = None
+    ) -> None:
         self.tasks = tasks
+        self.smoothing = None if smoothing is None else smoothing.repeat(tasks)
         self.method = stack([*methods] * tasks, compute.device, compute.dtype)
         self.model = model.repeated(tasks).train()
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
@@ -93,7 +98,14 @@ class WideModel:
                 with torch.no_grad():
                     taught = self.apart(teacher.logits(images))
         past = tuple(self.model.head.sizes[:-1])
-        step = Step(logits, self.apart(labels), sum(past), teacher_current_logits=taught, past=past)
+        step = Step(
+            logits,
+            self.apart(labels),
+            sum(past),
+            teacher_current_logits=taught,
+            past=past,
+            smoothing=self.smoothing,
+        )
         loss = self.method.loss(step).sum()
         found = flat(torch.autograd.grad(loss, self.parameters, materialize_grads=True))
         self._move_statistics()

@@ -18,7 +18,7 @@ from mdcg.memory import Memory, share_of_task
 from mdcg.models import Model, build_model
 from mdcg.tensors import below
 from mdcg.train.group import Group
-from mdcg.train.optimizer import SGD
+from mdcg.train.optimizer import Optimizer, make_optimizer
 from mdcg.train.precision import Compute
 from mdcg.train.stored_logits import StoredLogits
 
@@ -35,7 +35,7 @@ class State:
     """
 
     model: Model
-    optimizer: SGD
+    optimizer: Optimizer
     memories: list[Memory]
     correct: Ints  # (K, tasks, classes): correct predictions after each task
     loss_sum: Tensor  # (K,) over the steps of the current epoch
@@ -61,7 +61,7 @@ class State:
             broken = next((row for row in rows if not math.isfinite(row["loss"])), None)
             if broken is not None:
                 weights = {name: value for name, value in member.method.model_dump().items() if type(value) is float}
-                about = {"seed": member.seed, "memory": member.memory, **weights}
+                about = {"seed": member.seed, "memory": member.memory, **weights, **group.differing(member)}
                 who = ", ".join(f"{key} {value}" for key, value in about.items() if value or key != "memory")
                 found[k] = (
                     f"the loss of {who} is not finite in task {broken['task']}, epoch {broken['epoch']}; "
@@ -75,9 +75,7 @@ def fresh(group: Group, compute: Compute) -> State:
     training, members = group.training, group.members
     return State(
         model=_new_model(group).to(compute.device, compute.dtype),
-        optimizer=SGD(
-            training.lr, training.momentum, {} if training.backbone_lr is None else {"backbone.": training.backbone_lr}
-        ),
+        optimizer=make_optimizer(group, compute),
         memories=empty_memories(group),
         correct=np.zeros((len(members), training.tasks, group.classes), np.int64),
         loss_sum=torch.zeros(len(members), device=compute.device, dtype=compute.dtype),
@@ -105,11 +103,11 @@ def _new_model(group: Group) -> Model:
         seeds,
         settings,
         classes=group.outputs,
-        trained=not training.frozen,
+        trained=not group.frozen,
     )
     if training.weights is not None:
         training.weights.into(model.backbone)
-    if training.frozen:
+    if group.frozen:
         model.freeze()
     return model
 
@@ -120,7 +118,7 @@ def begin_task(state: State, group: Group) -> None:
         fill_memories(state, group, state.task)
     if group.method.starts_anew and state.task > 0:
         state.model, known = _new_model(group).to(state.loss_sum), state.model.head.sizes
-        state.optimizer.velocity.clear()
+        state.optimizer.forget()
         for size in known:
             state.model.grow(size)
     for task in range(group.modules(state.task - 1) if state.task else 0, group.modules(state.task)):
@@ -192,7 +190,7 @@ def dump(state: State) -> tuple[dict[str, Tensor], PlainValues]:
         "hits": state.hits,
     }
     tensors |= {f"model.{name}": value for name, value in state.model.state_dict().items()}
-    tensors |= {f"velocity.{name}": value for name, value in state.optimizer.velocity.items()}
+    tensors |= state.optimizer.dump()
     for name, model in (("teacher", state.teacher), ("start", state.start)):
         if model is not None:
             tensors |= {f"{name}.{key}": value for key, value in model.state_dict().items()}
@@ -253,7 +251,7 @@ def restore(tensors: dict[str, Tensor], values: PlainValues, group: Group, compu
         state.start = frozen_copy(state.model)
         state.start.load_state_dict(below("start.", tensors))
     state.model.load_state_dict(below("model.", tensors))
-    state.optimizer.velocity = {name: value.to(compute.device) for name, value in below("velocity.", tensors).items()}
+    state.optimizer.load(tensors, compute.device)
     if values["sizes"]:
         state.optimizer.follow(state.model.named_parameters())
     for name, memory in _held(state.memories).items():

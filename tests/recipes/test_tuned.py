@@ -1,0 +1,116 @@
+"""Settings of optimisation and augmentation, from what is asked for to names and groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mdcg.data import load
+from mdcg.errors import MdcgError
+from mdcg.execute.cost import group_of
+from mdcg.recipes.presets import preset_of
+from mdcg.recipes.recipe import make_recipe
+from mdcg.runs.spec import TUNED, RunSpec
+from mdcg.train.augment import parse_augment
+from tests.conftest import toy_dataset
+
+C10: dict[str, Any] = {"scenario": "c10-5", "method": "replay", "memory": 500}
+DIGITS: dict[str, Any] = {"scenario": "digits-2", "method": "replay", "memory": 20, "epochs": 1}
+CHANGES: list[dict[str, Any]] = [
+    {"optimizer": "adamw"}, {"weight_decay": 0.1}, {"schedule": "cosine"}, {"warmup": 0.1}, {"clip": 1.0},
+    {"label_smoothing": 0.1}, {"head_lr": 0.2}, {"augment": "none"}, {"augment": "crop+flip+mixup", "mix_alpha": 0.3},
+    {"augment": "crop+flip+randaugment", "randaugment_n": 1, "randaugment_m": 5}, {"augment": "flip+jitter"},
+]  # fmt: skip
+
+
+def spec(**keys: Any) -> RunSpec:
+    dataset = toy_dataset([4] * 10, side=32, channels=3)
+    return make_recipe(**C10, **keys).resolve(dataset)[0]
+
+
+def test_older_runs_keep_their_names() -> None:
+    """The digest of settings as they were, and as they are when all that came later is said with its default."""
+    usual = spec()
+    assert {name: getattr(usual, name) for name in TUNED} == TUNED
+    older = {key: value for key, value in usual.model_dump().items() if key not in TUNED}
+    assert RunSpec(**older).name == usual.name
+    said = spec(
+        optimizer="sgd", weight_decay=0, schedule="constant", warmup=0, clip=0, label_smoothing=0, head_lr=0.01,
+        augment="flip+crop", mix_alpha=0.3, randaugment_m=1, randaugment_n=3, jitter_strength=0.1,
+    )  # fmt: skip
+    assert said.name == usual.name
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=str)
+def test_other_runs_are_not_the_papers(change: dict[str, Any]) -> None:
+    usual, other = spec(), spec(**change)
+    assert usual.name != other.name
+    assert (preset_of(usual), preset_of(other)) == ("paper", None)
+    again = make_recipe(**{**other.as_recipe(), "out": "runs"})
+    (repeated,) = again.resolve(toy_dataset([4] * 10, side=32, channels=3))
+    assert repeated.model_copy(update={"fingerprint": other.fingerprint}).name == other.name
+
+
+def test_words_part_groups_and_numbers_do_not() -> None:
+    keys = {key: spec(**change).group_key() for key, change in enumerate(CHANGES)}
+    usual = spec().group_key()
+    words = [key for key, change in enumerate(CHANGES) if change.keys() & {"optimizer", "schedule", "augment"}]
+    assert all((keys[key] != usual) == (key in words) for key in keys)
+    assert spec(backbone_lr=0).group_key() != usual
+    assert spec(backbone_lr=0.001).group_key() == spec(lr=0.3, momentum=0.1).group_key() == usual
+    rand = [
+        spec(augment="randaugment", randaugment_n=n, randaugment_m=m).group_key() for n, m in ((1, 4), (1, 9), (2, 9))
+    ]
+    assert rand[0] == rand[1] != rand[2]
+
+
+def test_adamw_has_a_learning_rate_and_no_momentum_of_its_own() -> None:
+    assert spec(optimizer="adamw").lr == 1e-3
+    assert spec(optimizer="adamw", lr=0.01).lr == 0.01
+    assert spec(optimizer="adamw", momentum=0.5).name == spec(optimizer="adamw").name
+
+
+def test_crop_and_flip() -> None:
+    """As the dataset's record says, unless something else is asked for; a crop where it has none is an eighth."""
+    digits = load("digits")
+    for augment, padding, flip in (
+        (None, 1, False), ("none", 0, False), ("flip", 0, True), ("crop+flip+mixup", 1, True), ("mixup", 0, False),
+    ):  # fmt: skip
+        (one,) = make_recipe(**DIGITS, augment=augment).resolve(digits)
+        group = group_of([one], digits)
+        assert (group.dataset.padding, group.dataset.flip) == (padding, flip)
+        assert group.training.augment == (("mixup",) if "mixup" in (augment or "") else ())
+    (plain,) = make_recipe(**DIGITS, augment="crop").resolve(digits)
+    assert plain.augment is None  # it is what the record says
+    tiny = toy_dataset([4] * 20, side=64, channels=3)
+    (published,) = make_recipe(
+        scenario="tym-10", method="naive", augmentation="published", augment="crop+flip"
+    ).resolve(tiny)
+    assert published.augment == "crop+flip"
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"augment": "crop+rotate"}, "unknown augmentation 'rotate'"),
+        ({"augment": "mixupp"}, "did you mean 'mixup'"),
+        ({"augment": "none+crop"}, "says none and some"),
+        ({"augment": "mixup+cutmix"}, "leave one of them out"),
+        ({"augment": "mixup", "method": "gem"}, "gem has one for each task; leave mixup out of --augment"),
+        ({"optimizer": "adam"}, "'optimizer' is wrong: input should be 'sgd' or 'adamw'"),
+        ({"schedule": "linear"}, "'schedule' is wrong"),
+        ({"warmup": 1.0}, "'warmup' is wrong"),
+        ({"label_smoothing": -0.1}, "'label_smoothing' is wrong"),
+        ({"head_lr": 0}, "'head_lr' is wrong"),
+        ({"mix_alpha": 0}, "'mix_alpha' is wrong"),
+        ({"randaugment_m": 31}, "'randaugment_m' is wrong"),
+    ],
+)
+def test_mistakes(keys: dict[str, Any], told: str) -> None:
+    with pytest.raises(MdcgError, match=told):
+        make_recipe(**{**DIGITS, **keys}).check_names()
+
+
+def test_augmentations_are_words() -> None:
+    assert parse_augment(" mixup + crop ") == ("crop", "mixup")
