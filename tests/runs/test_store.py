@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from mdcg.errors import MdcgError
+from mdcg.methods import METHODS
 from mdcg.recipes.recipe import make_recipe
 from mdcg.runs.environment import Environment, environment, own_revision, revision_of
 from mdcg.runs.record import FORMAT, UPGRADES, NewerFormat
@@ -63,6 +64,7 @@ def test_a_result_of_format_1() -> None:
         assert getattr(record, name) == old[name], name
     assert {str(key): value for key, value in record.memory.items()} == old["memory"]
     spec = {"lr" if key == "rate" else key: value for key, value in old["spec"].items()}
+    spec["hyperparameters"] = {**METHODS[record.spec.method].added, **spec["hyperparameters"]}
     assert record.spec.model_dump() == {**spec, **ADDED, "stream": Stream().model_dump()}
     assert record.spec.name == FORMAT_1.name  # a setting that is called otherwise now is part of it as before
     assert record.as_json()["R"] == old["R"]
