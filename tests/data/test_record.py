@@ -73,7 +73,7 @@ def test_a_dataset_of_ones_own(cli: Cli, runs: Path) -> None:
     assert cli("data", "verify", "own").out == "own: 24 images.\n"
     assert "12 training and 12 test images of 4 classes, ready" in cli("data", "get", "own").out
     assert "o-2_naive_m0_s0" in cli("run", "--scenario", "own-02", "--method", "naive", "--out", runs).out
-    assert "4 classes cannot make 3 tasks" in cli("run", "--scenario", "o-3", "--method", "naive").sentence()
+    assert "4 classes cannot make 5 tasks" in cli("run", "--scenario", "o-5", "--method", "naive").sentence()
     assert "image size of own is fixed" in cli("data", "verify", "own", "--image-size", 8).sentence()
     dataset = load("own")
     assert (dataset.padding, dataset.flip) == (1, True)
@@ -259,7 +259,7 @@ def test_what_the_check_finds() -> None:
 
     for record, said in (
         (own(another, name="random"), "random differs from one reading to the next"),
-        (own(name="crowded", tasks=(3,)), "4 classes cannot make 3 tasks"),
+        (own(name="crowded", tasks=(5,)), "4 classes cannot make 5 tasks"),
         (own(name="lost", protocol=Protocol("resnet21", 1, 2)), "backbone 'resnet21' in the protocol of lost"),
     ):
         with pytest.raises(AssertionError, match=said):

@@ -49,7 +49,7 @@ def test_runs_that_differ_in_anything_else_never_mix(field: str) -> None:
         "scenario": "c10-2", "method": "md", "head": "single-gate", "precision": "bf16", "backbone": "resnet32",
         "augmentation": "published", "fingerprint": "g", "hold_out": 0.1, "format": 7, "image_size": 64, "lr": 0.1,
         "momentum": 0.5, "passes": "separate", "code": "method:1", "weights": "1a2b", "normalise": "imagenet",
-        "optimizer": "adamw", "schedule": "cosine", "stream": Stream(blurry=0.1),
+        "optimizer": "adamw", "schedule": "cosine", "augment": "none", "stream": Stream(blurry=0.1),
     }  # fmt: skip
     one, two = made_run(), made_run(seed=1, **{field: other.get(field, 333)})
     sections = gather([one, two])

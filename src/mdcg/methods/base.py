@@ -116,6 +116,11 @@ class Method(BaseModel):
         """Whether a step has current images and, beside them, some from memory that share its loss."""
         return cls.uses_memory and cls.trains_on != "memory" and not cls.gradient_per_task
 
+    @classmethod
+    def online(cls) -> bool:
+        """Whether it learns online streams: it says so, or a class that it was made of, and takes no second look."""
+        return cls.learns_online and cls.trains_on == "task" and not (cls.gradient_per_task or cls.starts_anew)
+
     @model_validator(mode="after")
     def _declarations_agree(self) -> Method:
         fields = type(self).model_fields.keys()
@@ -152,10 +157,6 @@ class Method(BaseModel):
             (
                 self.gradient_per_task and type(self).combine is Method.combine,
                 "it asks for gradients per task and does not define 'combine'",
-            ),
-            (
-                self.learns_online and (self.gradient_per_task or self.trains_on != "task" or self.starts_anew),
-                "an online stream has no second look, at all images, at the memory or with a new model (learns_online)",
             ),
             (
                 self.trains_on == "memory" and not (self.uses_memory and self.fills_memory_first()),
@@ -211,11 +212,11 @@ class Method(BaseModel):
         whole = whole or (self.needs_boundaries and self.fills_memory_first())
         for asked, able, what in (
             (stream.revisits, self.learns_revisits, "in which past classes come again"),
-            (stream.online, self.learns_online and not whole, "in which each image comes once"),
+            (stream.online, self.online() and not whole, "in which each image comes once"),
         ):
             if asked and not able:
                 able_ones = [other for other in METHODS.names() if _learns(METHODS[other], stream)]
-                settings = " with these settings" if whole and self.learns_online else ""
+                settings = " with these settings" if whole and self.online() else ""
                 others = f"these can: {', '.join(able_ones)}" if able_ones else "no method can"
                 raise MdcgError(f"{name} cannot learn a stream {what}{settings}; {others}.", about="method")
 
@@ -234,7 +235,7 @@ class Method(BaseModel):
         """
         told = "told of tasks" if cls.needs_boundaries else "not told of tasks"
         kinds = ["tasks of new classes", *["past classes again"] * cls.learns_revisits]
-        return "; ".join([f"learns {', '.join(kinds)}", *[f"online, {told}"] * cls.learns_online])
+        return "; ".join([f"learns {', '.join(kinds)}", *[f"online, {told}"] * cls.online()])
 
     @classmethod
     def summary(cls) -> str:
@@ -246,7 +247,7 @@ METHODS: Registry[type[Method]] = Registry("method", "mdcg.methods")
 
 
 def _learns(kind: type[Method], stream: Stream) -> bool:
-    return (kind.learns_revisits or not stream.revisits) and (kind.learns_online or not stream.online)
+    return (kind.learns_revisits or not stream.revisits) and (kind.online() or not stream.online)
 
 
 def stack(methods: Sequence[Method], device: torch.device, dtype: torch.dtype) -> Method:

@@ -54,7 +54,7 @@ def shipped_recipes() -> dict[str, Path]:
     """The recipes that come with mdcg, by name.
 
     >>> sorted(shipped_recipes())[:3]
-    ['quick', 'table1-c10-5', 'table1-c100-10']
+    ['quick', 'stream-c10-blurry', 'stream-c10-online']
     """
     return {path.stem: path for path in sorted(SHIPPED.glob("*.yaml"))}
 

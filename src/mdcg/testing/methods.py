@@ -99,7 +99,7 @@ def _streams_of(method: Method) -> list[Stream]:
     back = ((names[2], names[0]), (names[4], names[2], names[1]), (names[0], names[4]))
     tried = [
         Stream(tasks=back, blurry=0.3) if method.learns_revisits else None,
-        Stream(online=True, blurry=0.3 if method.learns_revisits else 0.0) if method.learns_online else None,
+        Stream(online=True, blurry=0.3 if method.learns_revisits else 0.0) if method.online() else None,
     ]
     found = []
     for stream in tried:
