@@ -48,7 +48,7 @@ def test_runs_that_differ_in_anything_else_never_mix(field: str) -> None:
         "scenario": "c10-2", "method": "md", "head": "single-gate", "precision": "bf16", "backbone": "resnet32",
         "augmentation": "published", "fingerprint": "g", "hold_out": 0.1, "format": 7, "image_size": 64, "lr": 0.1,
         "momentum": 0.5, "passes": "separate", "code": "method:1", "weights": "1a2b", "normalise": "imagenet",
-        "optimizer": "adamw", "schedule": "cosine",
+        "optimizer": "adamw", "augment": "flip", "schedule": "cosine",
     }  # fmt: skip
     one, two = made_run(), made_run(seed=1, **{field: other.get(field, 333)})
     sections = gather([one, two])
