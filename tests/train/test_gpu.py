@@ -263,3 +263,31 @@ def test_a_watched_run_is_the_same_to_the_bit(method: str, precision: str) -> No
     assert all(torch.equal(alone[name], watched[name]) for name in alone if not name.startswith("measured."))
     assert {row["probe"] for row in state.measured[0]} == set(probes)
     assert any(row["step"] for row in state.measured[0])
+
+
+@pytest.mark.parametrize("augment", [("jitter", "mixup"), ("jitter", "randaugment", "cutmix")])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_numbers_of_each_member(optimizer: str, augment: tuple[str, ...]) -> None:
+    """Schedules, clipping, smoothing and augmentations: as graphs and without, and close to the CPU.
+
+    RandAugment takes the nearest pixel, and which that is may hang on the last digit: it is not compared with the CPU.
+    """
+    numbers: list[dict[str, float]] = [
+        {"lr": 0.01},
+        {"lr": 0.002, "weight_decay": 0.01, "clip": 1.0, "warmup": 0.2, "label_smoothing": 0.1, "mix_alpha": 0.4},
+    ]
+    who: list[tuple[int, int, dict[str, float]]] = [(0, 40, {}), (1, 60, {})]
+    dataset = toy_dataset([320, 280, 320, 300], side=32, channels=3)
+    words: dict[str, Any] = {"backbone": "resnet20", "batch_size": 32, "epochs": 1, "schedule": "cosine"}
+    group = toy_group(dataset, "replay", who, tasks=2, numbers=numbers, optimizer=optimizer, augment=augment, **words)
+    gpu, cpu = compute("cuda", "fp64"), compute("cpu", "fp64")
+    plain, graphed = Trainer(group, gpu), Trainer(group, gpu)
+    plain.graphs = False
+    wanted, found = plain.train(states.fresh(group, gpu)), graphed.train(states.fresh(group, gpu))
+    for name, value in wanted.model.state_dict().items():
+        torch.testing.assert_close(found.model.state_dict()[name], value, rtol=1e-6, atol=1e-7)
+    if "randaugment" not in augment:
+        here = Trainer(group, cpu).train(states.fresh(group, cpu))
+        assert [rows[0]["loss"] for rows in found.history] == pytest.approx(
+            [rows[0]["loss"] for rows in here.history], rel=1e-3
+        )

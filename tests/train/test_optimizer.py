@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mdcg.testing.groups import check_company, check_resumed, same_member, trained
 from mdcg.testing.methods import check_fork
@@ -115,6 +116,29 @@ def test_one_number_for_all(optimizer: OptimizerName) -> None:
         agree.step([gradient])
         apart.step([gradient])
     assert torch.equal(one[0], other[0])
+
+
+class Operations(TorchDispatchMode):
+    """Notes what is launched, views apart."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not function.is_view:
+            self.names.append(str(function).removeprefix("aten."))
+        return function(*args, **(kwargs or {}))
+
+
+def test_the_papers_step_is_three_loops_over_all_parameters() -> None:
+    """Where nothing else is asked for: no number on the device, nothing for each member or parameter."""
+    ours = make_optimizer(group_with([{}] * 3), CPU64)
+    ours.follow((f"backbone.{i}", nn.Parameter(torch.randn(3, 4, dtype=torch.float64))) for i in range(5))
+    with Operations() as launched:
+        ours.step([torch.randn_like(one) for one in ours.parameters])
+    names = [name for name in launched.names if "rand" not in name]
+    assert names == ["_foreach_mul_.Scalar", "_foreach_add_.List", "_foreach_add_.List"]
 
 
 @given(

@@ -84,7 +84,7 @@ class Pixels:
         return (images * self.scale + self.shift).movedim(-1, -3)
 
     def raw(self) -> Pixels:
-        """The same without normalisation: views have pixels of 0 to 255, in float32."""
+        """Leave the normalisation out: views then have pixels of 0 to 255, in float32."""
         one = torch.ones_like(self.scale, dtype=torch.float32)
         return Pixels(one, torch.zeros_like(one), self.padding, torch.float32)
 

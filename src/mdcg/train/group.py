@@ -104,7 +104,7 @@ class Group:
         return self.members[0].numbers.frozen
 
     def differing(self, member: Member) -> dict[str, float]:
-        """Those of a member's numbers in which others of the group differ from it."""
+        """The numbers of a member in which others of the group differ from it."""
         own = asdict(member.numbers)
         return {
             name: value
