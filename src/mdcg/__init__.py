@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from mdcg.api import Result, compare, run
+    from mdcg.api import Comparison, Result, Search, compare, load_runs, run, search
     from mdcg.data.registry import register_dataset
     from mdcg.errors import MdcgError
     from mdcg.execute.sweep import Sweep
@@ -25,37 +25,45 @@ if TYPE_CHECKING:
 __all__ = [
     "METHODS",
     "PROBES",
+    "Comparison",
     "Learner",
     "MdcgError",
     "Measured",
     "Method",
     "Probe",
     "Result",
+    "Search",
     "Snapshot",
     "Step",
     "Sweep",
     "compare",
+    "load_runs",
     "register_backbone",
     "register_dataset",
     "run",
+    "search",
 ]
 
 _HOMES = {
     "METHODS": "mdcg.methods",
     "PROBES": "mdcg.probes",
+    "Comparison": "mdcg.api",
     "Learner": "mdcg.learner",
     "MdcgError": "mdcg.errors",
     "Measured": "mdcg.probes",
     "Method": "mdcg.methods",
     "Probe": "mdcg.probes",
     "Result": "mdcg.api",
+    "Search": "mdcg.api",
     "Snapshot": "mdcg.probes",
     "Step": "mdcg.methods",
     "Sweep": "mdcg.execute.sweep",
     "compare": "mdcg.api",
+    "load_runs": "mdcg.api",
     "register_backbone": "mdcg.models.backbones",
     "register_dataset": "mdcg.data",
     "run": "mdcg.api",
+    "search": "mdcg.api",
 }
 
 

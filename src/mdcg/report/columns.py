@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mdcg.report.terminal import spread
+from mdcg.metrics import spread
 from mdcg.results.settings import Section, Setting
 
 
