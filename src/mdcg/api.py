@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
@@ -24,7 +24,7 @@ from mdcg.extras import extra
 from mdcg.figures.overview import overview
 from mdcg.learner import Learner
 from mdcg.methods.base import Passes, Preset, Value
-from mdcg.metrics import Matrix
+from mdcg.metrics import Matrix, spread
 from mdcg.models import Given
 from mdcg.recipes.document import written
 from mdcg.report.notebook import as_html, comparison_html, one_line, search_html
@@ -144,30 +144,31 @@ class Result:
 
 
 class Comparison(dict[str, Result]):
-    """Results by the names of their settings, as `mdcg.compare` returns them: a dictionary that can be looked at."""
+    """Results by name, as `mdcg.compare` returns them: a dictionary that can be looked at.
 
-    @property
-    def settings(self) -> list[Setting]:
-        return [result.setting for result in self.values()]
+    Make one yourself of results to be seen side by side: Comparison({"mine": result, "theirs": other}).
+    """
 
     def __repr__(self) -> str:
-        return f"<Comparison: {'; '.join(one_line(setting) for setting in self.settings)}>"
+        accs = [f"{name}, ACC {spread(one.mean['ACC'], one.std['ACC'])}" for name, one in self.items()]
+        return f"<Comparison: {'; '.join(accs)}>"
 
     def _repr_html_(self) -> str:
         """The comparison as a notebook shows it, best first."""
-        return comparison_html(self.settings)
+        return comparison_html(self._settings())
 
     def frame(self, part: Part = "runs") -> pandas.DataFrame:
-        """All runs as one pandas frame, see `Result.frame`; `setting` has the names of this dictionary."""
-        runs = [run for setting in self.settings for run in _named(setting)]
-        found = frame_of(runs, part)
-        names = {name: setting.label for setting in self.settings for name, _ in _named(setting)}
-        found.insert(0, "setting", found["name"].map(names))
-        return found
+        """All runs as one pandas frame, see `Result.frame`; the first column, `setting`, has the results' names."""
+        pandas = extra("pandas", "pandas", "a data frame")
+        parts = {name: result.frame(part) for name, result in self.items()}
+        return pandas.concat(parts, names=["setting"]).reset_index("setting").reset_index(drop=True)
 
     def plot(self) -> Figure:
         """Draw the accuracy as tasks are learned, a line for each result: a matplotlib figure."""
-        return overview(self.settings)
+        return overview(self._settings())
+
+    def _settings(self) -> list[Setting]:
+        return [replace(result.setting, label=name) for name, result in self.items()]
 
 
 def _named(setting: Setting) -> list[NamedRecord]:

@@ -55,7 +55,11 @@ def test_a_comparison(tmp_path: Path) -> None:
     head, *rows = cells(found._repr_html_())
     assert head == ["", "ACC ↑", "BWT", "BWT-final", "forgetting ↓"]
     assert [row[:2] for row in rows] == [[name, f"{found[name].mean['ACC']:.1f}"] for name in ranked]
-    assert repr(found).startswith("<Comparison: naive on digits-2, 1 seed: ACC ")
+    naive, replay = (f"{found[name].mean['ACC']:.1f}" for name in ("naive", "replay"))
+    assert repr(found) == f"<Comparison: naive, ACC {naive}; replay, ACC {replay}>"
+    named = mdcg.Comparison({"<mine>": found["replay"]})
+    assert cells(named._repr_html_())[1][:2] == ["<mine>", replay]
+    assert named.frame()["setting"].tolist() == ["<mine>"]
 
 
 def test_a_sweep_half_done(recipe: Path, tmp_path: Path) -> None:
