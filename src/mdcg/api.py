@@ -60,10 +60,12 @@ class Result:
 
     @property
     def records(self) -> list[Record]:
+        """The records of all runs, in the order of the seeds: counts, history, time, environment."""
         return self.setting.records
 
     @property
     def seeds(self) -> list[int]:
+        """The seeds, in the order in which all arrays have them."""
         return [record.spec.seed for record in self.records]
 
     @property
@@ -73,18 +75,22 @@ class Result:
 
     @property
     def ACC(self) -> Matrix:
+        """The accuracy over all tasks at the end, per seed."""
         return self._metric("ACC")
 
     @property
     def BWT(self) -> Matrix:
+        """The mean change of past accuracy over all pairs of tasks, per seed."""
         return self._metric("BWT")
 
     @property
     def BWT_final(self) -> Matrix:
+        """The mean change of past accuracy at the end, per seed."""
         return self._metric("BWT_final")
 
     @property
     def forgetting(self) -> Matrix:
+        """The mean loss from the best accuracy before the last task to the end, per seed."""
         return self._metric("forgetting")
 
     @property

@@ -68,7 +68,7 @@ def test_a_sweep_half_done(recipe: Path, tmp_path: Path) -> None:
     done.run(quiet=True)
     head, *rows = cells(mdcg.Sweep.read(recipe, out=out)._repr_html_())
     assert head == ["method", "memory", "runs finished", "ACC"]
-    accs = {spec.memory: [] for spec in done.specs}
+    accs: dict[int, list[float]] = {spec.memory: [] for spec in done.specs}
     for record in done.records().values():
         accs[record.spec.memory].append(record.metrics["ACC"])
     told = {memory: f"{np.mean(found):.1f} ± {np.std(found, ddof=1):.1f}" for memory, found in accs.items()}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import math
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +120,7 @@ def test_mistakes(compared: mdcg.Comparison, tmp_path: Path, monkeypatch: pytest
     with pytest.raises(mdcg.MdcgError, match=r"'histori'.*did you mean 'history'"):
         compared.frame("histori")  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "pandas", None)
-    for made in (compared.frame, compared["naive"].frame, lambda: mdcg.load_runs(tmp_path)):
+    made: list[Callable[[], object]] = [compared.frame, compared["naive"].frame, partial(mdcg.load_runs, tmp_path)]
+    for frame in made:
         with pytest.raises(mdcg.MdcgError, match=r"needs pandas, .*pip install 'mdcg\[pandas\]'"):
-            made()
+            frame()

@@ -95,6 +95,7 @@ class Sweep:
 
     @property
     def specs(self) -> list[RunSpec]:
+        """All runs of the grid."""
         return [spec for cell in self.cells for spec in cell.specs]
 
     def plan(self, retry: bool = False, executor: Executor | None = None) -> Plan:

@@ -37,14 +37,16 @@ class Recipe(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    title: str | None = None  # of the tables
+    title: str | None = Field(None, description="Title of the tables.")
     scenario: str
-    method: str | None = None
-    methods: list[str] = []
+    method: str | None = Field(None, description="Method; several as a list, each of which is then trained.")
+    methods: list[str] = Field([], description="Methods, as the keyword of `compare`; the same as a list of `method`.")
     memory: list[Annotated[int, Field(ge=1, strict=True)]] = []
     seeds: list[int] = [0]
     preset: Preset = "paper"
-    set: dict[str, Any] = {}
+    set: dict[str, Any] = Field(
+        {}, description="Settings of the method or head by name; of a list each value is tried."
+    )
     head: str | None = None
     backbone: str | None = None
     weights: Path | None = None  # the backbone's initial ones
