@@ -151,7 +151,7 @@ def _attributes(kind: type) -> str:
     """A table of the attributes that a class declares and that have a comment."""
     told = [(name, annotation, comment) for name, annotation, comment in attributes(kind) if comment]
     rows = [(f"`{name}`", f"`{annotation}`", cell(comment)) for name, annotation, comment in told]
-    return table(["attribute", "type", ""], rows) if rows else ""
+    return table(["attribute", "type", "meaning"], rows) if rows else ""
 
 
 def attributes(kind: type) -> Iterator[tuple[str, str, str]]:

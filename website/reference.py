@@ -51,9 +51,8 @@ def methods() -> str:
     """The page of methods and their settings."""
     sections = [_method(name, METHODS[name]) for name in METHODS.names() if _ours(METHODS[name])]
     return (
-        '# Methods\n\nSettings are given as `--set lam=0.5`, `set: {lam: 0.5}` or `set={"lam": 0.5}`. Where a default '
-        "is not said to be otherwise, the paper's own choice for a scenario and memory size takes its place.\n\n"
-        + "\n".join(sections)
+        "# Methods\n\nSettings are given as `--set lam=0.5`, in a recipe as `set: {lam: 0.5}`. Where the paper chose a "
+        "value for a scenario and memory size, that is the default.\n\n" + "\n".join(sections)
     )
 
 
@@ -87,9 +86,9 @@ def names() -> str:
     sections = []
     for what in ("scenarios", "datasets", "backbones", "probes", "recipes"):
         rows = [(f"`{name}`", cell(text)) for name, text in LISTS[what]()]
-        sections.append(f"## {what.capitalize()}\n\n{table(['name', ''], rows)}\n")
+        sections.append(f"## {what.capitalize()}\n\n{table(['name', 'what it is'], rows)}\n")
     figures = [(f"`{name}`", cell(FIGURES[name].summary())) for name in FIGURES.names()]
-    sections.append(f"## Figures\n\n{table(['name', ''], figures)}\n")
+    sections.append(f"## Figures\n\n{table(['name', 'what it shows'], figures)}\n")
     return "# Names\n\n`mdcg list` prints these, `mdcg figure --list` the figures.\n\n" + "\n".join(sections)
 
 
@@ -117,7 +116,7 @@ def _command(name: str, command: Any) -> str:
     context = command.context_class(command, info_name=name)
     records = [one.get_help_record(context) for one in options]
     rows += [(f"`{words}`", cell(help_)) for words, help_ in (record for record in records if record)]
-    return f"## {name}\n\n{command.help}\n\n```sh\n{usage}\n```\n\n{table(['', ''], rows) if rows else ''}\n"
+    return f"## {name}\n\n{command.help}\n\n```sh\n{usage}\n```\n\n{table(['', 'meaning'], rows) if rows else ''}\n"
 
 
 def _argument(argument: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,7 @@ def test_cells_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("mdcg.testing.check_method", lambda name: METHODS[name])  # which tests of its own are about
     scope: dict[str, Any] = {"__name__": "__main__"}
     for cell in code_cells(path):
-        text = "".join(cell["source"])
-        for epochs in ("2", "3"):
-            text = text.replace(f"epochs={epochs}", "epochs=1").replace(f'"epochs": {epochs}', '"epochs": 1')
+        text = re.sub(r'(epochs=|"epochs": )\d+', r"\g<1>1", "".join(cell["source"]))
         exec(compile(text, str(path), "exec"), scope)
 
 
