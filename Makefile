@@ -1,15 +1,17 @@
 # make demo: a first look, on data that comes along.   make test: lint, types, tests.   make dist: wheel and source.
+# make docs: the documentation site, into site/.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DEV    := $(VENV)/.ready-dev
+SITE   := $(VENV)/.ready-docs
 INSTALL := $(BIN)/pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
 # Byte code is made of what is imported, when it first is; pip would make it of all that is installed.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint dist clean
+.PHONY: demo test lint dist docs clean
 
 demo: $(READY)
 	$(BIN)/mdcg compare --scenario digits-5 --methods naive,replay,md-cg --memory 100 --seeds 0-4 \
@@ -29,6 +31,11 @@ lint: $(DEV)
 dist: $(DEV)
 	$(BIN)/python -m hatchling build
 
+# A link or an anchor that leads nowhere is an error, and so is a notebook that fails.
+docs: $(SITE)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "open site/index.html, or: $(BIN)/python -m http.server -d site"
+
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mdcg needs Python 3.11 or newer; say for instance: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
@@ -39,5 +46,9 @@ $(DEV): $(READY)
 	$(INSTALL) '.[dev]'
 	touch $(DEV)
 
+$(SITE): $(READY)
+	$(INSTALL) '.[docs]'
+	touch $(SITE)
+
 clean:
-	rm -rf $(VENV) dist demo-runs report.html report
+	rm -rf $(VENV) dist site demo-runs report.html report

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -114,3 +115,52 @@ def test_broken_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     registry: Registry[type[mdcg.Method]] = Registry("method", "mdcg.methods")
     with pytest.raises(mdcg.MdcgError, match="fix or uninstall that package"):
         registry["gone"]
+
+
+def typed(name: str, module: str = "__main__") -> Any:
+    """A class as a cell of a notebook defines it."""
+    return type(name, (), {"__module__": module, "__qualname__": name})
+
+
+def test_defined_again_in_a_notebook(caplog: pytest.LogCaptureFixture) -> None:
+    registry: Registry[Any] = Registry("method", "mdcg.none")
+    first, second = typed("Mine"), typed("Mine")
+    registry.register("mine")(first)
+    registry.register("mine")(first)
+    assert not caplog.records
+    registry.register("mine")(second)
+    assert registry["mine"] is second
+    assert registry.names() == ["mine"]
+    assert caplog.messages == ["the method 'mine' is defined anew: its name now means the new one."]
+    made = [partial(second), partial(second)]  # as backbones may be, and objects that are called
+    for one in (*made, second()):
+        registry.register("mine")(one)
+    assert registry["mine"] not in made
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (typed("Mine", "their_package"), typed("Mine")),
+        (typed("Mine"), typed("Mine", "their_package")),
+        (typed("Mine", "their_package"), typed("Mine", "their_package")),
+        (typed("Mine"), typed("Yours")),
+    ],
+)
+def test_what_is_somebody_elses_stays(before: Any, now: Any) -> None:
+    registry: Registry[Any] = Registry("head", "mdcg.none")
+    registry.register("mine")(before)
+    with pytest.raises(mdcg.MdcgError, match="already a head named 'mine'; choose another name"):
+        registry.register("mine")(now)
+    assert registry["mine"] is before
+
+
+def test_for_a_while() -> None:
+    """A name that is taken is not lost, even where it might be defined anew."""
+    registry: Registry[Any] = Registry("head", "mdcg.none")
+    first = typed("Mine")
+    with registry.temporary("mine", first):
+        assert registry["mine"] is first
+        with pytest.raises(mdcg.MdcgError, match="already a head"), registry.temporary("mine", typed("Mine")):
+            pass
+    assert registry.names() == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -14,6 +15,20 @@ import pytest
 from tests.docs.test_adding_a_method import write_package
 
 ROOT = Path(__file__).parents[1]
+
+
+def test_its_description_leads_nowhere_in_vain() -> None:
+    """Links of the README to files of the repository are but text where there is none; nothing else is lost."""
+    pytest.importorskip("hatchling")
+    from hatch_build import away
+
+    text = "A [page](docs/a.md) and [site](https://example.org).\n\n![A picture](docs/a.png)\n\nIt [goes](#on) on."
+    assert away(text) == "A page and [site](https://example.org).\n\nIt [goes](#on) on."
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert not re.findall(r"\]\((?!https?:|#)", away(readme))
+    assert [line for line in away(readme).splitlines() if line.startswith("#")] == [
+        line for line in readme.splitlines() if line.startswith("#")
+    ]
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from mdcg.api import Result, compare, run
+    from mdcg.api import Comparison, Result, Search, compare, load_runs, run, search
     from mdcg.data.dataset import Dataset
     from mdcg.data.registry import register_dataset
     from mdcg.errors import MdcgError
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "METHODS",
     "PROBES",
+    "Comparison",
     "Dataset",
     "Learner",
     "MdcgError",
@@ -33,18 +34,22 @@ __all__ = [
     "Method",
     "Probe",
     "Result",
+    "Search",
     "Snapshot",
     "Step",
     "Sweep",
     "compare",
+    "load_runs",
     "register_backbone",
     "register_dataset",
     "run",
+    "search",
 ]
 
 _HOMES = {
     "METHODS": "mdcg.methods",
     "PROBES": "mdcg.probes",
+    "Comparison": "mdcg.api",
     "Dataset": "mdcg.data",
     "Learner": "mdcg.learner",
     "MdcgError": "mdcg.errors",
@@ -52,13 +57,16 @@ _HOMES = {
     "Method": "mdcg.methods",
     "Probe": "mdcg.probes",
     "Result": "mdcg.api",
+    "Search": "mdcg.api",
     "Snapshot": "mdcg.probes",
     "Step": "mdcg.methods",
     "Sweep": "mdcg.execute.sweep",
     "compare": "mdcg.api",
+    "load_runs": "mdcg.api",
     "register_backbone": "mdcg.models.backbones",
     "register_dataset": "mdcg.data",
     "run": "mdcg.api",
+    "search": "mdcg.api",
 }
 
 

@@ -1,13 +1,14 @@
-"""The Python calls `mdcg.run` and `mdcg.compare`, which train what is asked for and return the results."""
+"""The Python calls: `run`, `compare` and `search` train what is asked for, `load_runs` reads what was trained."""
 
 from __future__ import annotations
 
+import logging
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
 
@@ -17,18 +18,30 @@ from mdcg.data.normalise import Named
 from mdcg.errors import MdcgError
 from mdcg.execute.plan import Undone
 from mdcg.execute.progress import messages
+from mdcg.execute.search import SearchResult, check_free, chosen_recipe, read_search, search_sweep, write_recipe
 from mdcg.execute.sweep import Sweep
+from mdcg.extras import extra
+from mdcg.figures.overview import overview
 from mdcg.learner import Learner
 from mdcg.methods.base import Passes, Preset, Value
-from mdcg.metrics import Matrix
+from mdcg.metrics import Matrix, spread
 from mdcg.models import Given
 from mdcg.recipes.document import written
-from mdcg.report.notebook import as_html, one_line
+from mdcg.report.notebook import as_html, comparison_html, one_line, search_html
+from mdcg.report.search_tables import verdict
 from mdcg.results.settings import Setting, of_sweep
+from mdcg.runs.export import NamedRecord
+from mdcg.runs.frame import Part, frame_of
 from mdcg.runs.record import Record
-from mdcg.runs.store import MODEL, archive_of
+from mdcg.runs.store import MODEL, Store, archive_of
 from mdcg.trackers import Tracker
 from mdcg.train.group import OptimizerName, ScheduleName
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,10 +61,12 @@ class Result:
 
     @property
     def records(self) -> list[Record]:
+        """The records of all runs, in the order of the seeds: counts, history, time, environment."""
         return self.setting.records
 
     @property
     def seeds(self) -> list[int]:
+        """The seeds, in the order in which all arrays have them."""
         return [record.spec.seed for record in self.records]
 
     @property
@@ -61,18 +76,22 @@ class Result:
 
     @property
     def ACC(self) -> Matrix:
+        """The accuracy over all tasks at the end, per seed."""
         return self._metric("ACC")
 
     @property
     def BWT(self) -> Matrix:
+        """The mean change of past accuracy over all pairs of tasks, per seed."""
         return self._metric("BWT")
 
     @property
     def BWT_final(self) -> Matrix:
+        """The mean change of past accuracy at the end, per seed."""
         return self._metric("BWT_final")
 
     @property
     def forgetting(self) -> Matrix:
+        """The mean loss from the best accuracy before the last task to the end, per seed."""
         return self._metric("forgetting")
 
     @property
@@ -115,6 +134,14 @@ class Result:
         """The rows that a probe measured, one per look, each with the run's seed."""
         return [{"seed": run.spec.seed, **row} for run in self.setting.runs for row in run.measured(probe)]
 
+    def frame(self, part: Part = "runs") -> pandas.DataFrame:
+        """The runs as a pandas frame: a row per run, per accuracy of "R", or per epoch of the "history"."""
+        return frame_of(_named(self.setting), part)
+
+    def plot(self) -> Figure:
+        """Draw the accuracy as tasks are learned, and R: a matplotlib figure, which a notebook shows."""
+        return overview([self.setting])
+
     def as_json(self) -> dict[str, Any]:
         """The result as plain values for JSON."""
 
@@ -126,6 +153,80 @@ class Result:
 
     def _metric(self, name: str) -> Matrix:
         return np.array([record.metrics[name] for record in self.records])
+
+
+class Comparison(dict[str, Result]):
+    """Results by name, as `mdcg.compare` returns them: a dictionary that can be looked at.
+
+    Make one yourself of results to be seen side by side: Comparison({"mine": result, "theirs": other}).
+    """
+
+    def __repr__(self) -> str:
+        accs = [f"{name}, ACC {spread(one.mean['ACC'], one.std['ACC'])}" for name, one in self.items()]
+        return f"<Comparison: {'; '.join(accs)}>"
+
+    def _repr_html_(self) -> str:
+        """The comparison as a notebook shows it, best first."""
+        return comparison_html(self._settings())
+
+    def frame(self, part: Part = "runs") -> pandas.DataFrame:
+        """All runs as one pandas frame, see `Result.frame`; the first column, `setting`, has the results' names."""
+        pandas = extra("pandas", "pandas", "a data frame")
+        parts = {name: result.frame(part) for name, result in self.items()}
+        return pandas.concat(parts, names=["setting"]).reset_index("setting").reset_index(drop=True)
+
+    def plot(self) -> Figure:
+        """Draw the accuracy as tasks are learned, a line for each result: a matplotlib figure."""
+        return overview(self._settings())
+
+    def _settings(self) -> list[Setting]:
+        return [replace(result.setting, label=name) for name, result in self.items()]
+
+
+def _named(setting: Setting) -> list[NamedRecord]:
+    return [(run.folder.name, run.record) for run in setting.runs]
+
+
+@dataclass(frozen=True, repr=False)
+class Search:
+    """A finished search: ACC on images held out at every point of a grid, and what that chooses."""
+
+    results: list[SearchResult]  # one for each memory size
+    recipe: dict[str, Any]  # what was chosen: `mdcg.run(**recipe)`, for one memory size, trains it on the test images
+    sweep: Sweep  # the runs
+
+    def __repr__(self) -> str:
+        return f"<Search: {'; '.join(map(verdict, self.results))}>"
+
+    def _repr_html_(self) -> str:
+        """The search as a notebook shows it: the grid, the best point marked."""
+        return search_html(self.results)
+
+    @property
+    def best(self) -> dict[str, Value]:
+        """The settings that were chosen, by name."""
+        return self._one().best
+
+    @property
+    def margin(self) -> float:
+        """The ACC of the choice less that of the second best; NaN for a grid of one point."""
+        return self._one().margin
+
+    def _one(self) -> SearchResult:
+        if len(self.results) > 1:
+            sizes = ", ".join(str(one.memory) for one in self.results)
+            raise MdcgError(f"each memory size ({sizes}) has a choice of its own; look at each one in 'results'.")
+        return self.results[0]
+
+    def frame(self) -> pandas.DataFrame:
+        """The grid as a pandas frame: a row per point, with its ACC in percent."""
+        pandas = extra("pandas", "pandas", "a data frame")
+        return pandas.DataFrame([{"memory": one.memory, **point} for one in self.results for point in one.grid])
+
+    def write(self, path: Path | str) -> None:
+        """Write the recipe as YAML, for `mdcg run` or, with several memory sizes, `mdcg sweep`."""
+        check_free(Path(path))
+        write_recipe(Path(path), self.recipe)
 
 
 class RunOptions(TypedDict, total=False):
@@ -223,7 +324,7 @@ def compare(
     log: Sequence[str | Tracker] = (),
     probes: Sequence[str] = (),
     **asked: Unpack[RunOptions],
-) -> dict[str, Result]:
+) -> Comparison:
     """Train several methods, with several memory sizes or settings set={"lam": [0.1, 1]}: a result for each.
 
     >>> import mdcg, tempfile
@@ -238,19 +339,73 @@ def compare(
     return results_of(sweep, quiet)
 
 
+def search(
+    *,
+    scenario: str,
+    method: str,
+    memory: int | Sequence[int] | str | None = None,
+    seeds: Iterable[int] | str | int = (0,),
+    set: Mapping[str, Value | Sequence[Value]] | None = None,
+    members: int | None = None,
+    fresh: bool = False,
+    pixels: bool = True,
+    quiet: bool = False,
+    log: Sequence[str | Tracker] = (),
+    **asked: Unpack[RunOptions],
+) -> Search:
+    """Choose a method's settings as the paper did: each point of a grid, judged on training images held out.
+
+    The grid is the method's own, or that of `set`, for instance {"lam": [0.1, 1]}. The test images are never looked at.
+    Without `hold_out` a tenth of each class's training images is held out.
+
+    >>> import mdcg, tempfile
+    >>> found = mdcg.search(
+    ...     scenario="digits-2", method="md", memory=20, set={"lam": [0.1, 1]}, epochs=1, out=tempfile.mkdtemp()
+    ... )
+    >>> sorted(found.best)
+    ['lam']
+    """
+    grid = {key: value if isinstance(value, Value) else list(value) for key, value in (set or {}).items()}
+    given = {"scenario": scenario, "method": method, "memory": memory, "set": grid, "seeds": _listed(seeds), **asked}
+    with messages(quiet):
+        sweep, keys = search_sweep(written({}), given, members=members, fresh=fresh, pixels=pixels, log=log)
+        found = read_search(sweep, sweep.run(retry=fresh, quiet=quiet))
+    return Search(found, chosen_recipe(keys, found), sweep)
+
+
+def load_runs(path: Path | str = "runs", part: Part = "runs") -> pandas.DataFrame:
+    """Read all finished runs below a folder, archives among them, or those of one archive, as a pandas frame.
+
+    A row per run has its settings (those of method and head as set.NAME), metrics, time and place; with the `part` "R"
+    there is a row per accuracy, with "history" one per epoch.
+    """
+    place, unreadable = Path(path).expanduser(), list[tuple[Path, str]]()
+    if not place.exists():
+        raise MdcgError(f"there is no folder {place}; give the folder of your runs, or an archive.")
+    found = list(Store(place).named(unreadable))
+    for _, reason in unreadable:
+        logger.warning("%s", reason)
+    return frame_of(found, part)
+
+
 def _sweep(keys: Mapping[str, Any], seeds: Iterable[int] | str | int, quiet: bool, **how: Any) -> Sweep:
-    chosen = seeds if isinstance(seeds, str | int) else [operator.index(seed) for seed in seeds]
     with messages(quiet):  # a dataset may be downloaded
-        return Sweep.of(written({}), **how, **keys, seeds=chosen)
+        return Sweep.of(written({}), **how, **keys, seeds=_listed(seeds))
 
 
-def results_of(sweep: Sweep, quiet: bool = False) -> dict[str, Result]:
+def _listed(seeds: Iterable[int] | str | int) -> list[int] | str | int:
+    return seeds if isinstance(seeds, str | int) else [operator.index(seed) for seed in seeds]
+
+
+def results_of(sweep: Sweep, quiet: bool = False) -> Comparison:
     """Train a sweep to its end, what failed before too: a result for each cell, or the error that says why not."""
     undone = sweep.run(retry=True, quiet=quiet)
     if undone:
         raise _error(undone)
     context = sweep.context
-    return {setting.label: Result(setting, context.out, context.dataset(setting.spec)) for setting in of_sweep(sweep)}
+    return Comparison(
+        {setting.label: Result(setting, context.out, context.dataset(setting.spec)) for setting in of_sweep(sweep)}
+    )
 
 
 def _error(undone: Undone) -> MdcgError:

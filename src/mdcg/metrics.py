@@ -5,6 +5,7 @@ R[i, j] is the accuracy in percent on task j once task i is learned; tasks not y
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -93,3 +94,14 @@ def mean_std(values: Sequence[float]) -> tuple[float, float]:
     """
     numbers = np.asarray(values, np.float64)
     return float(numbers.mean()), float(numbers.std(ddof=1)) if len(numbers) > 1 else float("nan")
+
+
+def spread(mean: float, std: float) -> str:
+    """Write mean ± standard deviation, without the latter where there is only one run.
+
+    >>> spread(61.44, 1.92)
+    '61.4 ± 1.9'
+    """
+    if math.isnan(mean):
+        return "–"
+    return f"{mean:.1f}" + ("" if math.isnan(std) else f" ± {std:.1f}")

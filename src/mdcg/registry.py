@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import entry_points
@@ -10,6 +11,8 @@ from typing import Generic, TypeVar
 from mdcg.errors import MdcgError, unknown
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 def first_line(thing: object) -> str:
@@ -37,7 +40,9 @@ class Registry(Generic[T]):
 
     @contextmanager
     def temporary(self, name: str, thing: T) -> Iterator[None]:
-        """Register a name for the length of this context."""
+        """Register a name that is not taken for the length of this context."""
+        if name in self._known:
+            raise self._taken(name)
         self.register(name)(thing)
         try:
             yield
@@ -61,8 +66,14 @@ class Registry(Generic[T]):
 
     def _add(self, name: str, thing: T) -> None:
         if name in self._known:
-            raise MdcgError(f"there is already a {self.kind} named '{name}'; choose another name.")
+            if not _defined_again(self._known[name], thing):
+                raise self._taken(name)
+            if self._known[name] is not thing:
+                logger.warning("the %s '%s' is defined anew: its name now means the new one.", self.kind, name)
         self._known[name] = thing
+
+    def _taken(self, name: str) -> MdcgError:
+        return MdcgError(f"there is already a {self.kind} named '{name}'; choose another name.")
 
     def _read_entry_points(self) -> None:
         if self._entry_points_read:
@@ -78,3 +89,16 @@ class Registry(Generic[T]):
                 ) from error
             if self._known.get(point.name) is not thing:  # else it has registered itself on import
                 self._add(point.name, thing)
+
+
+def _defined_again(before: object, now: object) -> bool:
+    """Whether a notebook's cell, or a line of a shell, was run again: it defines the same name in `__main__`."""
+    place = _place(now)
+    return place[0] == "__main__" and _place(before) == place
+
+
+def _place(thing: object) -> tuple[str, str]:
+    """The module and qualified name of a class or function; of an object, those of its class."""
+    thing = getattr(thing, "func", thing)  # of a partial
+    named = thing if hasattr(thing, "__qualname__") else type(thing)
+    return named.__module__, named.__qualname__

@@ -159,3 +159,40 @@ def test_a_file_that_is_there_already(cli: Cli) -> None:
     assert "no search wrote it" in cli(*WORDS, "--write", "mine.yaml").sentence()
     assert Path("mine.yaml").read_text() == "scenario: c10-5\n"
     assert not Path("runs").exists()
+
+
+def test_the_same_in_python(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against what the command prints as JSON, and writes."""
+    words = ["search", "--scenario", "digits-2", "--method", "der", "--memory", "20,40", "--epochs", "1", "--json"]
+    told = json.loads(cli(*words, "--set", "alpha=0.1,1", "--set", "beta=0.5", "--out", "command").out)
+    asked: dict[str, Any] = {"scenario": "digits-2", "method": "der", "epochs": 1, "quiet": True, "out": "python"}
+    found = mdcg.search(**asked, memory=[20, 40], set={"alpha": (0.1, 1), "beta": 0.5})
+    assert [one.as_json() for one in found.results] == told["choices"]
+    rows = [{"memory": one["memory"], **point} for one in told["choices"] for point in one["grid"]]
+    assert found.frame().to_dict("records") == rows
+    assert found.recipe == yaml.safe_load(Path(told["recipe"]).read_text())
+    found.write("mine.yaml")
+    assert yaml.safe_load(Path("mine.yaml").read_text()) == found.recipe
+    with pytest.raises(mdcg.MdcgError, match="each memory size \\(20, 40\\) has a choice of its own"):
+        _ = found.best
+    one = mdcg.search(**asked, memory=40, set={"alpha": [0.1, 1], "beta": 0.5})
+    assert one.best == told["choices"][1]["best"]
+    assert one.margin == told["choices"][1]["margin"]
+    assert repr(one).startswith("<Search: memory 40: alpha ")
+    assert len(repr(one)) < 100
+    again = mdcg.run(**{**one.recipe, "seeds": [0]}, quiet=True)
+    assert again.records[0].spec.hyperparameters["alpha"] == one.best["alpha"]
+    assert again.records[0].spec.hold_out == 0
+    Path("theirs.yaml").write_text("scenario: c10-5\n")
+    with pytest.raises(mdcg.MdcgError, match="no search wrote it"):
+        one.write("theirs.yaml")
+
+
+def test_a_point_that_fails_in_python(caplog: pytest.LogCaptureFixture) -> None:
+    asked: dict[str, Any] = {"scenario": "digits-2", "method": "md", "memory": 20, "epochs": 1}
+    found = mdcg.search(**asked, set={"lam": [0.5, 1e30]})
+    assert "left out of the grid: " in caplog.text
+    assert found.best == {"lam": 0.5}
+    assert np.isnan(found.margin)
+    with pytest.raises(mdcg.MdcgError, match="nothing is left to choose for md"):
+        mdcg.search(**asked, set={"lam": 0.5})

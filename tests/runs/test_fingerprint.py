@@ -219,6 +219,25 @@ def test_code_without_a_file(old: str, new: str, monkeypatch: pytest.MonkeyPatch
     assert other.model_copy(update={"code": spec.code}) == spec
 
 
+def cells_of_a_notebook() -> None:
+    """To be called before a command: prints the fingerprint after each cell."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell()
+    for text in (TYPED, TYPED, TYPED.replace("2 * share", "3 * share"), TYPED):
+        shell.run_cell(text + "\n_ = METHODS.register('typed')(Typed)").raise_error()
+        print(spec_of(method="typed").code)
+
+
+def test_code_of_a_notebook(server: Server) -> None:
+    """A cell that is run again is the same code, in this process and the next; one that was edited is not."""
+    runs = [server.run("--version", before=cells_of_a_notebook) for _ in range(2)]
+    first, again, edited, back = runs[0].stdout.splitlines()[:4]
+    assert first == again == back != edited
+    assert runs[0].stdout == runs[1].stdout
+    assert runs[0].stderr.count("the method 'typed' is defined anew: its name now means the new one.") == 3
+
+
 def test_the_same_in_every_process() -> None:
     """Sets of words have another order in each."""
     code = "from tests.runs.test_fingerprint import *; METHODS.register('typed')(typed(TYPED)); "

@@ -46,7 +46,7 @@ def runs(
     if not out.is_dir():
         raise MdcgError(f"there is no folder {out}; give the folder of your runs with --out.")
     unreadable: list[tuple[Path, str]] = []
-    every = [(_name(place, out), record) for place, record in Store(out).records(unreadable)]
+    every = list(Store(out).named(unreadable))
     rows = [row_of(name, record) for name, record in every]
     plain = [{key: value for key, value in row.items() if key != "R"} for row in rows]
     names = [name for name in KINDS if name != "R"]  # a matrix is neither more nor less than another
@@ -69,15 +69,6 @@ def runs(
             f"none of the {len(rows)} runs in {out} meets every condition." if rows else f"no finished run in {out}."
         )
     return _print(found)
-
-
-def _name(place: Path, out: Path) -> str:
-    """The name of a run, as 'mdcg show' understands it with the same --out."""
-    from mdcg.runs.store import archive_of
-
-    if archive_of(place):
-        return place.name
-    return str(place.relative_to(out)) if place != out else place.resolve().name
 
 
 def _print(rows: Sequence[dict[str, Any]]) -> None:

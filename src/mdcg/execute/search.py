@@ -6,23 +6,46 @@ the best ACC on the held-out images decides. The test images are never looked at
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from mdcg.data import Dataset
 from mdcg.errors import MdcgError
+from mdcg.execute.plan import Undone
+from mdcg.execute.sweep import Sweep
+from mdcg.files import write_atomic
 from mdcg.methods import METHODS
 from mdcg.methods.base import Value
 from mdcg.models import HEADS
-from mdcg.recipes.document import key_name
-from mdcg.recipes.grid import MEMORY, NOT_AXES, GridCell
+from mdcg.recipes.document import Document, key_name
+from mdcg.recipes.grid import MEMORY, NOT_AXES, GridCell, merged
 from mdcg.recipes.recipe import make_recipe
 from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
 
 HELD_OUT = 0.1
+MARK = "# Chosen by mdcg search"  # the beginning of the files that it writes
+
+logger = logging.getLogger(__name__)
+
+
+def search_sweep(document: Document, given: Mapping[str, Any], **how: Any) -> tuple[Sweep, dict[str, Any]]:
+    """Make the sweep of a search, and the keys that were asked for; arguments are those of `Sweep.of`."""
+    keys = merged(document, given)
+    name, more = keys.get("method"), dict[str, Any]()
+    if isinstance(name, list):
+        raise MdcgError(f"a search is for one method, not for {', '.join(name)}; name it with --method.")
+    if name is not None:
+        settings = {key.removeprefix("set."): value for key, value in keys.items() if key.startswith("set.")}
+        more["set"] = grid_of(name, settings, others=bool(searched(keys)))
+    more["hold_out"] = keys.get("hold_out") or HELD_OUT
+    return Sweep.of(document, **how, **{**given, **more}), keys
 
 
 def grid_of(method: str, asked: Mapping[str, Any], others: bool = False) -> dict[str, Any]:
@@ -73,6 +96,26 @@ class SearchResult:
         """The ACC of the best point less that of the second; NaN for a grid of one point."""
         first, *others = self.ranked
         return self.scores[first] - self.scores[others[0]] if others else math.nan
+
+    @property
+    def grid(self) -> list[dict[str, Value]]:
+        """The points as rows: the value of each setting, and the ACC."""
+        return [{**dict(zip(self.axes, point, strict=True)), "ACC": score} for point, score in self.scores.items()]
+
+    def as_json(self) -> dict[str, Any]:
+        """The grid and the choice as plain values for JSON."""
+        margin = None if math.isnan(self.margin) else self.margin
+        return {"memory": self.memory, "best": self.best, "margin": margin, "grid": self.grid}
+
+
+def read_search(sweep: Sweep, undone: Undone) -> list[SearchResult]:
+    """Read the scores of a sweep that was run, and tell of the points that are left out."""
+    for reason in dict.fromkeys([*undone.failed.values(), *undone.left.values()]):
+        logger.warning("left out of the grid: %s", reason)
+    found = read_grid(sweep.cells, sweep.records())
+    if not all(one.scores for one in found):
+        raise MdcgError("no point of the grid could be trained, so there is nothing to choose.")
+    return found
 
 
 def read_grid(cells: Sequence[GridCell], records: Mapping[str, Record]) -> list[SearchResult]:
@@ -133,3 +176,19 @@ def chosen_recipe(keys: Mapping[str, Any], found: Sequence[SearchResult]) -> dic
         return {**base, **chosen(found[0], fixed)}
     points = {f"memory {one.memory}": chosen(one, {}) for one in found}
     return {**base, **({"set": fixed} if fixed else {}), "axes": {"choice": points}}
+
+
+def check_free(file: Path) -> None:
+    """Refuse a file that no search wrote."""
+    try:
+        ours = not file.exists() or file.read_text("utf-8").startswith(MARK)
+    except (OSError, UnicodeDecodeError):
+        ours = False
+    if not ours:
+        raise MdcgError(f"{file} is there already, and no search wrote it; give another file with --write.")
+
+
+def write_recipe(file: Path, recipe: Mapping[str, Any]) -> None:
+    """Write a recipe with what was chosen."""
+    text = yaml.safe_dump(dict(recipe), sort_keys=False, allow_unicode=True)
+    write_atomic(file, f"{MARK} on training images held out.\n{text}".encode())

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mdcg import markup, metrics
 from mdcg.data import Dataset
 from mdcg.errors import MdcgError
 from mdcg.execute.context import Context
@@ -48,6 +49,18 @@ class Sweep:
 
     def __repr__(self) -> str:
         return f"<Sweep: {self.title}, {len(self.cells)} settings, {len(self.specs)} runs, in {self.context.out}>"
+
+    def _repr_html_(self) -> str:
+        """The sweep as a notebook shows it: its settings, how many runs are finished, and their ACC so far."""
+        done, rows = self.records(), []
+        axes = list(dict.fromkeys(axis for cell in self.cells for axis in cell.labels))
+        for cell in self.cells:
+            accs = [done[spec.name].metrics["ACC"] for spec in cell.specs if spec.name in done]
+            acc = metrics.spread(*metrics.mean_std(accs)) if accs else "–"
+            labels = [cell.labels.get(axis, "") for axis in axes] or [cell.specs[0].method]
+            rows.append([*labels, f"{len(accs)} of {len(cell.specs)}", acc])
+        head = [*(axes or ["method"]), "runs finished", "ACC"]
+        return markup.titled(f"{self.title}, in {self.context.out}", markup.table(head, rows))
 
     @classmethod
     def read(cls, recipe: Path | str, **how: Any) -> Sweep:
@@ -95,6 +108,7 @@ class Sweep:
 
     @property
     def specs(self) -> list[RunSpec]:
+        """All runs of the grid."""
         return [spec for cell in self.cells for spec in cell.specs]
 
     def plan(self, retry: bool = False, executor: Executor | None = None) -> Plan:

@@ -18,11 +18,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
+from PIL import Image
 
 from mdcg.metrics import Matrix
 
 WIDTH = 6.6  # inches: the text width of a page
 DPI = 200
+ON_SCREEN = 100  # pixels per inch of a notebook's page
 MAP = "cividis"
 DIVERGING = "PuOr"  # of what lies on either side of zero: the middle is white
 GREY = "0.45"
@@ -99,9 +101,19 @@ def styled() -> Iterator[None]:
         yield
 
 
-def panels(rows: int = 1, columns: int = 1, height: float = 2.4, **shared: Any) -> tuple[Figure, list[Axes]]:
+class Drawing(Figure):
+    """A drawing that a notebook shows in the style, whether it has set up matplotlib or not."""
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        with styled():
+            picture = content(self, "png")
+        width, height = Image.open(BytesIO(picture)).size
+        return picture, {"width": width * ON_SCREEN // DPI, "height": height * ON_SCREEN // DPI}
+
+
+def panels(rows: int = 1, columns: int = 1, height: float = 2.4, **shared: Any) -> tuple[Drawing, list[Axes]]:
     """Make a page-wide drawing of so many panels, each `height` inches high; panels row by row."""
-    drawing = Figure(figsize=(WIDTH, height * rows), layout="constrained")
+    drawing = Drawing(figsize=(WIDTH, height * rows), layout="constrained")
     grid = drawing.subplots(rows, columns, squeeze=False, **shared)
     return drawing, list(grid.flat)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -41,6 +42,7 @@ from mdcg.learner.inputs import (
     with_channels,
 )
 from mdcg.learner.setup import Params, can_learn, check_room, params_of, resolved
+from mdcg.learner.tables import as_html, one_line
 from mdcg.learner.task import Arrived, NextTask, next_task, without_known_images
 from mdcg.learner.training import checkpoint_folder, train
 from mdcg.methods import METHODS
@@ -367,6 +369,25 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if saved is None:
             raise NotLearnedYet("this Learner has learned nothing yet; call learn with images of two classes or more.")
         return saved
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """Print its parameters, as scikit-learn does; once it has learned, what it knows."""
+        saved: SavedModel | None = getattr(self, "saved_", None)
+        return f"<Learner: {one_line(saved)}>" if saved else str(super().__repr__(N_CHAR_MAX))
+
+    @property
+    def _repr_html_(self) -> Callable[[], str]:
+        """Show in a notebook what it knows; before, its parameters, as scikit-learn does."""
+        saved: SavedModel | None = getattr(self, "saved_", None)
+        if saved is None:
+            parameters: Callable[[], str] = super()._repr_html_
+            return parameters
+        return partial(as_html, saved)
+
+    def _repr_mimebundle_(self, **wanted: Any) -> dict[str, str]:
+        """All ways to show it, which notebooks prefer to `_repr_html_` alone."""
+        bundle: dict[str, str] = super()._repr_mimebundle_(**wanted)
+        return {**bundle, "text/html": self._repr_html_()} if hasattr(self, "saved_") else bundle
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from mdcg import markup
 from mdcg.files import shown
 from mdcg.learner.accuracy import Evaluation, mean_of
 from mdcg.learner.inputs import listing
@@ -37,8 +38,22 @@ def learned_table(saved: SavedModel) -> Table:
 
 def summary_line(saved: SavedModel, path: Path) -> str:
     """A file in one line: what is in it, and how large it is."""
-    size, tasks = path.stat().st_size / 1e6, _counted(len(saved.sizes), "task")
-    return f"{shown(path)}: {len(saved.classes)} classes in {tasks}, {_kept(saved)}, {size:.1f} MB"
+    return f"{shown(path)}: {_learned(saved)}, {path.stat().st_size / 1e6:.1f} MB"
+
+
+def one_line(saved: SavedModel) -> str:
+    """A classifier in one line, as Python prints it."""
+    return f"{saved.setup.method or 'method not known'}, {_learned(saved)}"
+
+
+def as_html(saved: SavedModel) -> str:
+    """A classifier as a notebook shows it: every class, and its accuracy after each call of `learn`."""
+    head = ["class", *(f"after task {number + 1}" for number in range(len(saved.versions)))]
+    title = one_line(saved) + (": percent of the images held out" if saved.versions else "")
+    return markup.titled(
+        title,
+        markup.table(head, [[_name(name), *_accuracies(saved, place)] for place, name in enumerate(saved.classes)]),
+    )
 
 
 def info_panel(saved: SavedModel, path: Path) -> RenderableType:
@@ -70,8 +85,7 @@ def over_time(saved: SavedModel) -> Table:
     """The accuracy of every class after each call of `learn`."""
     table = _table("class", *(f"after {number + 1}" for number in range(len(saved.versions))))
     for position, name in enumerate(saved.classes):
-        cells = [version.after[position] if position < len(version.after) else None for version in saved.versions]
-        table.add_row(_name(name), *map(_percent, cells))
+        table.add_row(_name(name), *_accuracies(saved, position))
     table.add_row("mean", *(_percent(mean_of(version.after)) for version in saved.versions), style="bold")
     table.caption = "percent of the images held out, as they were then"
     return table
@@ -143,6 +157,16 @@ def described(saved: SavedModel, path: Path) -> dict[str, Any]:
         "setup": asdict(saved.setup),
         "versions": [asdict(version) for version in saved.versions],
     }
+
+
+def _accuracies(saved: SavedModel, position: int) -> list[str]:
+    """The accuracy of a class after each call of `learn`."""
+    every = [version.after for version in saved.versions]
+    return [_percent(after[position] if position < len(after) else None) for after in every]
+
+
+def _learned(saved: SavedModel) -> str:
+    return f"{len(saved.classes)} classes in {_counted(len(saved.sizes), 'task')}, {_kept(saved)}"
 
 
 def _table(*columns: str) -> Table:

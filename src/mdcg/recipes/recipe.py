@@ -45,21 +45,25 @@ class Recipe(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    title: str | None = None  # of the tables
-    scenario: str  # DATASET-TASKS; a table says dataset, tasks and the six below
-    tasks: list[list[str]] | None = None  # names of each task's classes
+    title: str | None = Field(None, description="Title of the tables.")
+    scenario: str  # DATASET-TASKS; a table says dataset, tasks and what follows here
+    tasks: list[list[str]] | None = Field(
+        None, description="Names of each task's classes; in a scenario that is a table, or their number."
+    )
     order: list[str] | None = None  # names of the classes as they come, in place of the seed's order
     sizes: list[Annotated[int, Field(strict=True)]] | None = None  # classes of each task
     first: int | None = Field(None, strict=True)  # classes of the first task, the others sharing the rest
-    returning: bool = False  # whether 'tasks' may name a class several times
+    returning: bool = Field(False, description="Whether `tasks` may name a class several times: it then comes back.")
     blurry: float = Field(0.0, ge=0, lt=1)  # share of a task's images that comes in its neighbours
     online: bool = False  # each image comes once, the memory is a reservoir of the stream
-    method: str | None = None
-    methods: list[str] = []
+    method: str | None = Field(None, description="Method; several as a list, each of which is then trained.")
+    methods: list[str] = Field([], description="Methods, as the keyword of `compare`; the same as a list of `method`.")
     memory: list[Annotated[int, Field(ge=1, strict=True)]] = []
     seeds: list[int] = [0]
     preset: Preset = "paper"
-    set: dict[str, Any] = {}
+    set: dict[str, Any] = Field(
+        {}, description="Settings of the method or head by name; of a list each value is tried."
+    )
     head: str | None = None
     backbone: str | None = None
     weights: Path | None = None  # the backbone's initial ones

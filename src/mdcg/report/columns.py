@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mdcg.report.terminal import spread, tasks_say_less
+from mdcg.metrics import spread
+from mdcg.report.terminal import tasks_say_less
 from mdcg.results.settings import Section, Setting
 
 

@@ -13,9 +13,9 @@ from mdcg.errors import MdcgError
 from mdcg.files import write_atomic
 from mdcg.methods import METHODS
 from mdcg.methods.base import Preset
+from mdcg.metrics import spread
 from mdcg.recipes.presets import PRESETS, preset_of, settings_of_preset
 from mdcg.report.notes import Noted, read_notes, sizes_in_words
-from mdcg.report.terminal import spread
 from mdcg.results.settings import Setting, gather
 from mdcg.results.statistics import ALPHA, holm
 from mdcg.runs.finished import FinishedRun

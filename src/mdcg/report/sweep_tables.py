@@ -15,8 +15,9 @@ from rich.text import Text
 from mdcg.execute.plan import Job, Plan, Undone
 from mdcg.execute.sweep import Sweep
 from mdcg.methods import METHODS
+from mdcg.metrics import spread
 from mdcg.recipes.grid import MEMORY, label
-from mdcg.report.terminal import STYLES, spread
+from mdcg.report.terminal import STYLES
 from mdcg.results.settings import Setting, marks
 from mdcg.train.display import duration
 

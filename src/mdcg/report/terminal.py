@@ -12,7 +12,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from mdcg.metrics import Matrix
+from mdcg.metrics import Matrix, spread
 from mdcg.results.settings import Setting, marks
 from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
@@ -29,17 +29,6 @@ def shade(value: float) -> tuple[int, int, int]:
     low, high = np.array([235, 242, 250]), np.array([8, 64, 129])
     red, green, blue = (low + (high - low) * min(max(value, 0), 100) / 100).astype(int).tolist()
     return red, green, blue
-
-
-def spread(mean: float, std: float) -> str:
-    """Write mean ± standard deviation, without the latter where there is only one run.
-
-    >>> spread(61.44, 1.92)
-    '61.4 ± 1.9'
-    """
-    if math.isnan(mean):
-        return "–"
-    return f"{mean:.1f}" + ("" if math.isnan(std) else f" ± {std:.1f}")
 
 
 def measured(settings: Iterable[Setting]) -> dict[str, str]:

@@ -48,6 +48,12 @@ class Setting:
         return self.runs[0].spec
 
     @property
+    def what(self) -> str:
+        """The words for what was trained on what, seeds apart."""
+        memory = f", memory {self.spec.memory:,}" if self.spec.memory else ""
+        return f"{self.name} on {self.spec.task_sequence}{memory}"
+
+    @property
     def records(self) -> list[Record]:
         return [run.record for run in self.runs]
 

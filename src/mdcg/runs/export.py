@@ -121,11 +121,16 @@ def _write_parquet(path: Path, runs: Sequence[NamedRecord]) -> None:
     arrays = []
     for name in names:
         values = [row.get(name) for row in rows]
-        kind = _common(values) or KINDS.get(name, str)
+        kind = kind_of(name, values)
         arrays.append(arrow.array([_text(value) for value in values] if kind is str else values, types[kind]))
     table = arrow.Table.from_arrays(arrays, names)
     with atomic_file(path) as partial:
         parquet.write_table(table, partial)
+
+
+def kind_of(name: str, values: Sequence[Any]) -> type:
+    """The type of a column, by its values; of one that has none by its name."""
+    return _common(values) or KINDS.get(name, str)
 
 
 def _common(values: Sequence[Any]) -> type | None:

@@ -140,6 +140,14 @@ class Store:
         refused += [(path, reason) for path in archives for reason in read_archive(path).unreadable]
         yield from (entry for digest, entry in newest(archives).items() if digest not in own)
 
+    def named(self, unreadable: list[tuple[Path, str]] | None = None) -> Iterator[tuple[str, Record]]:
+        """Every finished run by the name under which `find` has it, see `records`."""
+        for place, record in self.records(unreadable):
+            if archive_of(place):
+                yield place.name, record
+            else:
+                yield str(place.relative_to(self.root)) if place != self.root else place.resolve().name, record
+
     def find(self, name: str) -> tuple[Path, Record]:
         """Find a run by path, or by name in this store: where it is, and its record."""
         paths = (Path(name), self.root / name)
@@ -173,6 +181,8 @@ class Store:
     def _look(self, note: Callable[[OSError], None] | None = None) -> tuple[list[Path], list[Path]]:
         """Find folders of runs, and archives, in order of names; not those within a run's folder, nor hidden ones."""
         runs, archives = list[Path](), list[Path]()
+        if self.root.suffix.lower() == SUFFIX and self.root.is_file():
+            return [], [self.root]
         for place, folders, files in os.walk(self.root, onerror=note):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             folder = Path(place)

@@ -1,0 +1,40 @@
+"""HTML for notebooks: tables of texts, whatever signs these hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+
+@dataclass(frozen=True)
+class Coloured:
+    """A cell of a heat map."""
+
+    text: str
+    background: tuple[int, int, int]  # red, green, blue
+    ink: str
+
+    def __str__(self) -> str:
+        red, green, blue = self.background
+        return f'<td style="background:rgb({red},{green},{blue});color:{self.ink}">{escape(self.text)}</td>'
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Make a table; the first of each row names it.
+
+    >>> table(["", "ACC"], [["a<b", 1]])
+    '<table><tr><th></th><th>ACC</th></tr><tr><th>a&lt;b</th><td>1</td></tr></table>'
+    """
+    top = "".join(f"<th>{escape(text)}</th>" for text in head)
+    lines = [f"<tr><th>{escape(str(name))}</th>{''.join(map(_cell, cells))}</tr>" for name, *cells in rows]
+    return f"<table>{f'<tr>{top}</tr>' if head else ''}{''.join(lines)}</table>"
+
+
+def titled(title: str, *parts: str) -> str:
+    """Put a title above parts that are HTML already."""
+    return f"<div><p><b>{escape(title)}</b></p>{''.join(parts)}</div>"
+
+
+def _cell(content: object) -> str:
+    return str(content) if isinstance(content, Coloured) else f"<td>{escape(str(content))}</td>"

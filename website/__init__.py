@@ -1,0 +1,1 @@
+"""The documentation site: docs/ and the notebooks as pages, and a reference that is generated from the code."""
