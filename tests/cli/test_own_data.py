@@ -111,7 +111,7 @@ def test_mistakes(runs: Path) -> None:
         scenario="digits-5"
     )
     assert "image size of blobs is fixed" in told(image_size=16)
-    assert "4 classes cannot make 3 tasks" in told(scenario="blobs-3")
+    assert "4 classes cannot make 5 tasks" in told(scenario="blobs-5")
     assert "published augmentation departs" in told(augmentation="published")
     assert "unknown dataset 'blobs'" in told(data=None)
     assert "data is ndarray; give a path, or a dataset as mdcg.Dataset.from_arrays makes one" in told(data=blobs()[0])

@@ -164,8 +164,10 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("method", ["replay", "er-ace", "der", "md-cg"])
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [*((method, kind) for method in ("der", "md-cg") for kind in KINDS), ("replay", "both"), ("er-ace", "both")],
+)
 def test_the_path_of_graphs_gives_the_same_bits(method: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in test_train.py; that members come to the same bits alone and resumed is `check_method`'s."""
     if not torch.cuda.is_available():
@@ -342,6 +344,16 @@ def test_a_run_that_finds_its_tasks_is_told_nothing_it_needs() -> None:
     assert [sorted(memory.indices()) for memory in first.memories] == [
         sorted(memory.indices()) for memory in second.memories
     ]
+
+
+@pytest.mark.parametrize("kind", ["returning", "blurry"])
+def test_tasks_with_past_classes(kind: str) -> None:
+    """Alone as in company, stopped and resumed; `check_method` has online streams of all methods."""
+    members = [(0, 12, {"lam": 0.5}), (1, 20, {"lam": 1.0})]
+    group = _with(toy_group(toy_dataset([20, 25, 13, 17, 20, 16]), "md-cg", members, batch_size=8), KINDS[kind])
+    together = Trainer(group, CPU).train(states.fresh(group, CPU))
+    check_company(group, together)
+    check_resumed(group, together)
 
 
 @pytest.mark.parametrize("blurry", [0.0, 0.3])
