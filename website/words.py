@@ -45,8 +45,9 @@ def kind_of(field: FieldInfo) -> str:
     ...     a: int | None = Field(None, ge=1)
     ...     b: list[float] = []
     ...     c: Literal["x", "y"] = "x"
+    ...     d: list[list[str]] = []
     >>> [kind_of(field) for field in Model.model_fields.values()]
-    ['whole number from 1', 'numbers', '`x`, `y`']
+    ['whole number from 1', 'numbers', '`x`, `y`', 'lists of texts']
     """
     return " ".join([_kind(field.annotation), *_bounds(field.metadata)]).strip()
 
@@ -80,6 +81,8 @@ def _kind(annotation: Any) -> str:
         return " or ".join(word for one in inner if (word := _kind(one)))
     if origin in (list, tuple):
         first = _kind(inner[0])
+        if get_origin(inner[0]) is list:
+            return f"lists of {first}"
         return next((many + first.removeprefix(one) for one, many in MANY.items() if first.startswith(one)), first)
     return "table" if origin is dict or annotation is dict else "value"
 

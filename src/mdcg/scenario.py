@@ -100,7 +100,7 @@ class Scenario:
         of_tasks = tuple(tuple(position[name] for name in task) for task in stream.tasks)
         label = {name: place for place, name in enumerate(class_names)}
         order = tuple(label[name] for name in names)
-        return cls(order, new_in_each(of_tasks), of_tasks if stream.returning else None)
+        return cls(order, _new_in_each(of_tasks), of_tasks if stream.returning else None)
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -146,12 +146,8 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"
 
 
-def new_in_each(tasks: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """The number of classes that are new in each task, of tasks whose classes are numbered by arrival.
-
-    >>> new_in_each([[0, 1], [1, 2], [0]])
-    (2, 1, 0)
-    """
+def _new_in_each(tasks: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """The number of classes that are new in each task, of tasks whose classes are numbered by arrival."""
     seen = list(accumulate((max(own) + 1 for own in tasks), max))
     return tuple(after - before for before, after in zip([0, *seen], seen, strict=False))
 

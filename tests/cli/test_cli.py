@@ -194,6 +194,10 @@ BAD = [
     ("run --scenario digits-2 --online --batch-size 5000 --method naive", "too few for a batch of 5000"),
     ("run --scenario digits-2 --online --method ld --memory 20 --set second_memory=10", "once with these settings"),
     ("run --scenario digits-2 --method md --memory 20 --set look_ahead=3", "in online streams alone"),
+    (
+        "run --scenario digits-2 --online --method md --memory 20 --set look_ahead=3 --probe drift",
+        "leave --probe or look_ahead out",
+    ),
     ("run --scenario digits-0 --method naive", "at least one task"),
     ("run --scenario digits-² --method naive", "write DATASET-TASKS"),
     ("run --scenario digits-99999999999 --method naive", "write DATASET-TASKS"),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mdcg.data import Dataset
+from mdcg.errors import MdcgError
 from mdcg.execute.context import Context
 from mdcg.execute.cost import cost_per_image, group_of, work
 from mdcg.execute.unfinished import begun, begun_otherwise
@@ -127,6 +128,13 @@ def default_members(dataset: Dataset, device: str) -> int:
 
 def checked_probes(specs: Sequence[RunSpec], context: Context) -> ProbeSet:
     """The context's probes, if they can look at these runs; else the error that says why not."""
+    for spec in specs:
+        if context.probes and spec.built_method().looks_ahead():
+            raise MdcgError(
+                f"probes look at tasks, and {spec.method} with look_ahead finds its own; leave --probe or look_ahead "
+                "out.",
+                about="set.look_ahead",
+            )
     return probes_for(context.probes, {(spec.method, spec.head): spec.built_method() for spec in specs})
 
 

@@ -16,12 +16,13 @@ from mdcg.metrics import Matrix, spread
 from mdcg.results.settings import Setting, marks
 from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
+from mdcg.scenario import Stream
 
 CELL = 6  # characters of one entry of R
 ENVIRONMENT = {"precision": "computed in", "finished": "finished at"}
 STYLES = {"best": "bold", "second": "underline"}
 COLUMNS = {"ACC": "ACC ↑", "BWT": "BWT", "BWT_final": "BWT-final", "forgetting": "forgetting ↓"}
-ANYTIME = {"anytime": "anytime ↑"}  # where borders between tasks say less
+ANYTIME = {"anytime": "anytime ↑"}
 
 
 def shade(value: float) -> tuple[int, int, int]:
@@ -37,8 +38,8 @@ def measured(settings: Iterable[Setting]) -> dict[str, str]:
 
 
 def tasks_say_less(spec: RunSpec) -> bool:
-    """Whether accuracy over the stream belongs beside that at the end of tasks."""
-    return spec.stream.online or spec.stream.revisits
+    """Whether tasks are not all alike: accuracy over the stream then belongs beside the means over tasks."""
+    return spec.stream != Stream()
 
 
 def comparison(

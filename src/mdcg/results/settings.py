@@ -147,7 +147,7 @@ def alike(runs: Iterable[FinishedRun], besides: Collection[str] = ("seed",)) -> 
     for run in runs:
         known = run.spec.settings().items()
         key = sorted((name, value) for name, value in known if name.removeprefix("set.") not in besides)
-        parts.setdefault((*run.record.sizes, *key), []).append(run)
+        parts.setdefault((*run.record.task_sizes, *key), []).append(run)
     return list(parts.values())
 
 
@@ -226,7 +226,8 @@ def _section(title: str, groups: list[list[FinishedRun]]) -> Section:
 
 def _facts(run: FinishedRun) -> dict[str, str]:
     """The settings of a run, method and memory apart, as text."""
-    return {field: _text(getattr(run.spec, field)) for field in FACTS} | {"tasks": "+".join(map(str, run.record.sizes))}
+    tasks = "+".join(map(str, run.record.task_sizes))
+    return {field: _text(getattr(run.spec, field)) for field in FACTS} | {"tasks": tasks}
 
 
 def _shared(usual: dict[str, str], exceptions: bool) -> str:

@@ -86,6 +86,11 @@ class Record(BaseModel):
         return found
 
     @property
+    def task_sizes(self) -> list[int]:
+        """The number of classes of each task, those that came before among them."""
+        return [len(classes) for classes in self.task_columns] if self.by_class else self.sizes
+
+    @property
     def task_columns(self) -> list[list[int]]:
         """The entries of the counts that belong to each task: its class positions, or itself if tasks are counted."""
         if not self.by_class:

@@ -16,7 +16,7 @@ from mdcg.memory import Draw, share_of_task
 from mdcg.methods import Method
 from mdcg.methods.base import Passes
 from mdcg.models.weights import WeightsFile
-from mdcg.scenario import Scenario, Stream, new_in_each
+from mdcg.scenario import Scenario, Stream
 from mdcg.train.online import OnlineStream, Stages, find_stages
 
 SMALL = 16  # pixels of an image's side
@@ -291,7 +291,7 @@ class MemberData:
         old, tasks = self.scenario, range(len(self.scenario.sizes))
         place = {position: number for number, position in enumerate(order)}
         of_tasks = tuple(tuple(place[position] for position in old.classes_of(task)) for task in tasks)
-        scenario = Scenario(tuple(old.order[position] for position in order), new_in_each(of_tasks), of_tasks)
+        scenario = Scenario(tuple(old.order[position] for position in order), old.sizes, of_tasks)
         return MemberData(self._dataset, scenario, self.seed, self._training)
 
     def eval_indices_of(self, classes: int) -> Ints:
