@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+MADE   := $(VENV)/.made
 READY  := $(VENV)/.ready
 DEV    := $(VENV)/.ready-dev
 SITE   := $(VENV)/.ready-docs
@@ -36,19 +37,23 @@ docs: $(SITE)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "open site/index.html, or: $(BIN)/python -m http.server -d site"
 
-$(READY): pyproject.toml constraints.txt
+$(MADE):
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mdcg needs Python 3.11 or newer; say for instance: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
+	touch $(MADE)
+
+$(READY): $(MADE) pyproject.toml constraints.txt
 	$(INSTALL) .
 	touch $(READY)
 
-$(DEV): $(READY)
+# What is needed to develop has all that is needed to run: one installation does for both.
+$(DEV): $(MADE) pyproject.toml constraints.txt
 	$(INSTALL) '.[dev]'
-	touch $(DEV)
+	touch $(READY) $(DEV)
 
-$(SITE): $(READY)
+$(SITE): $(MADE) pyproject.toml constraints.txt
 	$(INSTALL) '.[docs]'
-	touch $(SITE)
+	touch $(READY) $(SITE)
 
 clean:
 	rm -rf $(VENV) dist site demo-runs report.html report

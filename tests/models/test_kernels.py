@@ -70,6 +70,7 @@ def test_training_pass_is_that_of_the_modules(members: int, images: int, side: i
         assert relative(ours, theirs) < 1e-5, name
 
 
+@pytest.mark.slow
 def test_a_weight_gradient_in_few_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """With many members each program sums over several tiles or walks: here all of them do."""
     usual = tiles.weight_tile
@@ -198,6 +199,7 @@ def test_a_large_stem_stays_plain() -> None:
             torch.testing.assert_close(model.backbone(x), plain, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_kernels_are_compiled_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that a step launches has been asked for before, each variant once, and nothing was computed."""
     asked, launched = noted(monkeypatch)
@@ -215,6 +217,7 @@ def test_kernels_are_compiled_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(launched) == set(asked)
 
 
+@pytest.mark.slow
 def test_past_tasks_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """GEM's: the gradients and statistics of separate passes in float64, with all kernels compiled ahead."""
     monkeypatch.setitem(MEMBERED, "tiny", lambda members, channels: ResNet(members, channels, (16,), 1, False, "in"))

@@ -71,10 +71,11 @@ def test_every_method_smooths(method: str) -> None:
     [
         ("md-cg", ("mixup",), {"optimizer": "adamw", "schedule": "cosine"}),
         ("der", ("jitter", "randaugment", "cutmix"), {"schedule": "step"}),
-        ("er-ace", ("randaugment", "mixup"), {"randaugment_n": 1}),
-        ("ld", ("cutmix",), {"passes": "separate"}),  # as published: with a second memory
-        ("gem", ("jitter", "randaugment"), {}),
-        ("gdumb", ("mixup",), {}),
+        pytest.param("er-ace", ("randaugment", "mixup"), {"randaugment_n": 1}, marks=pytest.mark.slow),
+        # As published: with a second memory.
+        pytest.param("ld", ("cutmix",), {"passes": "separate"}, marks=pytest.mark.slow),
+        pytest.param("gem", ("jitter", "randaugment"), {}, marks=pytest.mark.slow),
+        pytest.param("gdumb", ("mixup",), {}, marks=pytest.mark.slow),
     ],
 )
 def test_alone_in_company_and_resumed(method: str, augment: tuple[str, ...], more: dict[str, Any]) -> None:
@@ -85,6 +86,7 @@ def test_alone_in_company_and_resumed(method: str, augment: tuple[str, ...], mor
     check_fork(group, together)
 
 
+@pytest.mark.slow
 def test_the_path_of_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mdcg.train.graph.capture", lambda work, pool: work)
     members: list[tuple[int, int, dict[str, Any]]] = [(0, 60, {}), (1, 60, {}), (1, 60, {})]

@@ -234,7 +234,12 @@ def searched(method: str, **training: Any) -> Group:
 
 @pytest.mark.parametrize(
     ("method", "optimizer", "schedule"),
-    [("md-cg", "sgd", "constant"), ("md-cg", "adamw", "cosine"), ("gem", "adamw", "step"), ("gdumb", "sgd", "cosine")],
+    [
+        ("md-cg", "adamw", "cosine"),
+        pytest.param("md-cg", "sgd", "constant", marks=pytest.mark.slow),
+        pytest.param("gem", "adamw", "step", marks=pytest.mark.slow),
+        pytest.param("gdumb", "sgd", "cosine", marks=pytest.mark.slow),
+    ],
 )
 def test_alone_in_company_and_resumed(method: str, optimizer: str, schedule: str) -> None:
     """To the bit, for members that differ in their numbers: heads that grow, networks made anew, members that rest."""
@@ -245,7 +250,7 @@ def test_alone_in_company_and_resumed(method: str, optimizer: str, schedule: str
     check_fork(group, together)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("optimizer", [pytest.param("sgd", marks=pytest.mark.slow), "adamw"])
 def test_the_path_of_graphs(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps counted on the device, and learning rates looked up there; without a GPU, work is not captured but done."""
     monkeypatch.setattr("mdcg.train.graph.capture", lambda work, pool: work)
