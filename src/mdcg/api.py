@@ -172,6 +172,7 @@ class Comparison(dict[str, Result]):
     def frame(self, part: Part = "runs") -> pandas.DataFrame:
         """All runs as one pandas frame, see `Result.frame`; the first column, `setting`, has the results' names."""
         pandas = extra("pandas", "pandas", "a data frame")
+        self._settings()  # or say that there are none
         parts = {name: result.frame(part) for name, result in self.items()}
         return pandas.concat(parts, names=["setting"]).reset_index("setting").reset_index(drop=True)
 
@@ -180,6 +181,8 @@ class Comparison(dict[str, Result]):
         return overview(self._settings())
 
     def _settings(self) -> list[Setting]:
+        if not self:
+            raise MdcgError("a comparison without results has nothing to show; put some into it.")
         return [replace(result.setting, label=name) for name, result in self.items()]
 
 
@@ -341,7 +344,7 @@ def compare(
 
 def search(
     *,
-    scenario: str,
+    scenario: str | Mapping[str, Any],
     method: str,
     memory: int | Sequence[int] | str | None = None,
     seeds: Iterable[int] | str | int = (0,),

@@ -31,7 +31,7 @@ from mdcg.train.optimizer import fits, is_kind
 from mdcg.train.precision import compute
 from mdcg.train.state import State
 
-VERSION = 2
+VERSION = 3
 PIXELS_AT_ONCE = 2**22  # of the images that are classified together: enough to keep a CPU busy
 Probabilities = npt.NDArray[np.float64]
 Label = str | int | float | bool  # of a class, as it was given
@@ -271,7 +271,7 @@ def _parsed(tensors: dict[str, Tensor], header: dict[str, Any]) -> SavedModel:
         header = _upgraded(header)
     elif isinstance(version, int) and version > VERSION:
         raise _Newer(f"format {version}; this one reads up to {VERSION}")
-    elif version != VERSION:
+    elif version not in (2, VERSION):  # the third has more of `Setup`, with defaults that say what was done before
         raise ValueError(f"there is no format {version}")
     head = Header(**{name: header.pop(name) for name in Header.model_fields})
     classes, sizes = tuple(head.classes), head.sizes

@@ -169,6 +169,8 @@ def make_stream(
     >>> make_stream("abcdef", 3, order="fedcba", first=4).tasks
     (('f', 'e', 'd', 'c'), ('b',), ('a',))
     """
+    if count < 1:
+        raise MdcgError("a scenario needs at least one task; give some.", about="tasks")
     if tasks is not None:
         for about, given in (("order", order), ("sizes", sizes), ("first", first)):
             if given is not None:
@@ -197,10 +199,10 @@ def _sizes(classes: int, count: int, sizes: Sequence[int] | None, first: int | N
         raise MdcgError("'sizes' says how many classes come first; leave 'first' out.", about="first")
     found = None
     if sizes is not None:
-        if len(sizes) != count or sum(sizes) != classes or min(sizes) < 1:
+        if len(sizes) != count or sum(sizes) != classes or min(sizes, default=0) < 1:
             raise MdcgError(
-                f"sizes {', '.join(map(str, sizes))} do not split {classes} classes into {count} tasks of one class or "
-                "more; correct them, or the number of tasks in the scenario's name.",
+                f"sizes {', '.join(map(str, sizes)) or 'of no task'} do not split {classes} classes into {count} tasks "
+                "of one class or more; correct them, or the number of tasks in the scenario's name.",
                 about="sizes",
             )
         found = tuple(sizes)

@@ -196,7 +196,7 @@ BAD = [
     ("run --scenario digits-2 --method md --memory 20 --set look_ahead=3", "in online streams alone"),
     (
         "run --scenario digits-2 --online --method md --memory 20 --set look_ahead=3 --probe drift",
-        "leave --probe or look_ahead out",
+        "leave --probe out for streams in which",
     ),
     ("run --scenario digits-0 --method naive", "at least one task"),
     ("run --scenario digits-² --method naive", "write DATASET-TASKS"),

@@ -94,6 +94,31 @@ def test_a_stream_that_cannot_be(scenario: Any, keys: dict[str, Any], told: str)
     assert told in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("counts", "keys", "told"),
+    [
+        ([5] * 6, {"online": True, "hold_out": 0.3, "batch_size": 9}, "too few for a batch of 9"),
+        (
+            [1, *[5] * 5],
+            {"tasks": [["class 0"], ["class 1"], ["class 0"]], "returning": True},
+            "task 3 of seed 0 brings no",
+        ),
+        (
+            [1, *[40] * 5],
+            {"online": True, "method": "md", "set": {"look_ahead": 2}, "batch_size": 30, "seeds": [7]},
+            "in a whole batch",
+        ),
+        ([40] * 6, {"online": True, "method": "md", "preset": "published"}, "cannot learn a stream"),
+        ([40] * 6, {"online": True, "method": "md", "set": {"look_ahead": 2}, "schedule": "cosine"}, "go by tasks"),
+    ],
+)
+def test_images_that_do_not_suffice(counts: list[int], keys: dict[str, Any], told: str) -> None:
+    recipe = make_recipe(**{"scenario": "digits-3", "method": "replay", "memory": 20, "seeds": [0], **keys})
+    with pytest.raises(MdcgError) as error:
+        recipe.resolve(toy_dataset(counts))
+    assert told in str(error.value)
+
+
 def test_streams_are_an_axis(tmp_path: Path) -> None:
     file = tmp_path / "streams.yaml"
     file.write_text(

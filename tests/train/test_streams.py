@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from mdcg.draws import Purpose, stream
+from mdcg.execute.cost import work
 from mdcg.methods import Step
 from mdcg.methods.md import MarginDampening
 from mdcg.scenario import Stream
@@ -374,6 +375,25 @@ def test_a_run_that_finds_its_tasks(blurry: float) -> None:
         assert now == set(group._told[0].scenario.order[2 * task : 2 * task + 2])
     if blurry:
         assert len(group.sizes) > 3  # some classes were late, or early: stages and tasks do not begin together
+
+
+def test_classes_of_a_task_that_are_found_apart() -> None:
+    """The second class of a task comes late: images of the first are then of a past class, and learned as such."""
+    group = toy_group(
+        toy_dataset([60] * 4), "md", [(0, 12, {"look_ahead": 1})], tasks=2, batch_size=4, evaluate_every=3
+    )
+    group = _with(group, Stream(online=True))
+    images = [group._told[0].task_images(task) for task in range(2)]
+    late = [np.concatenate([own[:60], own[60:]]) for own in images]  # one class, then the other
+    coming = replace(group._streams[0], images=np.concatenate(late))
+    group.__dict__["_streams"] = (coming,)
+    assert group.stages.sizes == (1, 1, 1, 1)
+    assert group.revisits
+    state = Trainer(group, CPU64).train(states.fresh(group, CPU64))
+    assert not state.failures(group)
+    for row in state.history[0]:
+        assert [step for step, _ in row["within"]] == list(range(3, 30, 3))
+    assert work(group) == 4 * int(coming.starts[-1]) + 4 * (int(coming.starts[-1]) - 15)
 
 
 def _with(group: Group, coming: Stream) -> Group:

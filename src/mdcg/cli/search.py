@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,7 +30,9 @@ def search(
     document, given = asked(options, method=method)
     sweep, keys = search_sweep(document, given, **how(options))
     first = sweep.specs[0]
-    file = write or Path(f"{first.scenario.replace('/', '-').replace(':', '-')}-{first.method}.yaml")
+    stream = re.sub(r"[^A-Za-z0-9.]+", "-", first.stream.in_words())
+    parts = [first.scenario.replace("/", "-").replace(":", "-"), *([stream] if stream else []), first.method]
+    file = write or Path(f"{'-'.join(parts)}.yaml")
     check_free(file)
     undone = stopped_explained(lambda: sweep.run(retry=options["fresh"]), again(options["fresh"]))
     found = read_search(sweep, undone)
@@ -41,7 +44,8 @@ def search(
     console = Console()
     count = len({spec.seed for spec in sweep.specs})
     seeds = f"{count} seeds" if count > 1 else f"seed {first.seed}"
-    print(f"{first.method} on {first.scenario}: ACC on {first.hold_out:.0%} of the training images, held out, {seeds}")
+    held_out = f"{first.hold_out:.0%} of the training images, held out"
+    print(f"{first.method} on {first.task_sequence}: ACC on {held_out}, {seeds}")
     for one in found:
         print()
         console.print(grid_table(one))

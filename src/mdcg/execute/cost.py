@@ -50,7 +50,7 @@ def images_per_step(group: Group, task: int) -> int:
 
 def work(group: Group) -> int:
     """The number of images that pass through the networks while a group trains: of all members, tasks and epochs."""
-    tasks = range(group.training.tasks)
+    tasks = range(len(group.sizes))
     return group.training.epochs * sum(
         int(steps_per_epoch(group, task).sum()) * images_per_step(group, task) for task in tasks
     )

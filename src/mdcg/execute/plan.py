@@ -129,10 +129,10 @@ def default_members(dataset: Dataset, device: str) -> int:
 def checked_probes(specs: Sequence[RunSpec], context: Context) -> ProbeSet:
     """The context's probes, if they can look at these runs; else the error that says why not."""
     for spec in specs:
-        if context.probes and spec.built_method().looks_ahead():
+        if context.probes and (spec.stream.revisits or spec.built_method().looks_ahead()):
             raise MdcgError(
-                f"probes look at tasks, and {spec.method} with look_ahead finds its own; leave --probe or look_ahead "
-                "out.",
+                "probes look at tasks of new classes, each with all its images; leave --probe out for streams in which "
+                "classes come again or borders are blurry, and for look_ahead.",
                 about="set.look_ahead",
             )
     return probes_for(context.probes, {(spec.method, spec.head): spec.built_method() for spec in specs})

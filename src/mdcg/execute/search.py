@@ -18,16 +18,16 @@ import yaml
 from mdcg.data import Dataset
 from mdcg.errors import MdcgError
 from mdcg.execute.plan import Undone
-from mdcg.execute.sweep import Sweep
+from mdcg.execute.sweep import Sweep, with_dataset
 from mdcg.files import write_atomic
 from mdcg.methods import METHODS
 from mdcg.methods.base import Value
 from mdcg.models import HEADS
 from mdcg.recipes.document import Document, key_name
 from mdcg.recipes.grid import MEMORY, NOT_AXES, GridCell, merged
+from mdcg.recipes.parsing import read_value
 from mdcg.recipes.recipe import make_recipe
 from mdcg.runs.record import Record
-from mdcg.runs.spec import RunSpec
 
 HELD_OUT = 0.1
 MARK = "# Chosen by mdcg search"  # the beginning of the files that it writes
@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 def search_sweep(document: Document, given: Mapping[str, Any], **how: Any) -> tuple[Sweep, dict[str, Any]]:
     """Make the sweep of a search, and the keys that were asked for; arguments are those of `Sweep.of`."""
+    given = with_dataset(given)
     keys = merged(document, given)
     name, more = keys.get("method"), dict[str, Any]()
     if isinstance(name, list):
@@ -122,27 +123,24 @@ def read_grid(cells: Sequence[GridCell], records: Mapping[str, Record]) -> list[
     """Read the scores of a search, memory by memory. A point none of whose runs is finished has no score."""
     axes: dict[str, list[Value]] = {}
     for cell in cells:
-        for axis in map(key_name, cell.labels):
-            if axis != MEMORY and axis in cell.specs[0].settings():
-                own, value = axes.setdefault(axis.removeprefix("set."), []), _value(cell.specs[0], axis)
-                if value not in own:
-                    own.append(value)
+        for name, value in _point(cell).items():
+            own = axes.setdefault(name, [])
+            if value not in own:
+                own.append(value)
     found: dict[int, dict[tuple[Value, ...], float]] = {}
     for cell in cells:
         first = cell.specs[0]
         scores = found.setdefault(first.memory, {})
         accs = [records[spec.name].metrics["ACC"] for spec in cell.specs if spec.name in records]
         if accs:
-            names = [name if name in first.settings() else f"set.{name}" for name in axes]
-            scores[tuple(_value(first, name) for name in names)] = sum(accs) / len(accs)
+            scores[tuple(_point(cell).values())] = sum(accs) / len(accs)
     return [SearchResult(memory, axes, scores) for memory, scores in found.items()]
 
 
-def _value(spec: RunSpec, axis: str) -> Value:
-    """The value of a run on an axis; 1 and 1.0 are one point."""
-    value = spec.settings()[axis]
-    assert value is not None
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+def _point(cell: GridCell) -> dict[str, Value]:
+    """The values of a cell as they were asked for, by axis: what a run makes of them may be called otherwise."""
+    named = {key_name(axis).removeprefix("set."): label for axis, label in cell.labels.items()}
+    return {axis: read_value(label) for axis, label in named.items() if axis != MEMORY}
 
 
 def searched(keys: Mapping[str, Any]) -> list[str]:

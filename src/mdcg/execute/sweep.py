@@ -88,10 +88,8 @@ class Sweep:
         `Dataset`.
         """
         trackers = TrackerSet(log)  # or say what is missing, before anything trains
+        given = with_dataset(given)
         own = _own_dataset(given)
-        scenario = given.get("scenario")
-        if own is not None and isinstance(scenario, Mapping):  # it need not repeat whose classes they are
-            given["scenario"] = {"dataset": own.name, **scenario}
         found = expand(document, given | {"backbone": _backbones(given.get("backbone"))})
         base = found[0].recipe
         if own is not None:
@@ -140,6 +138,14 @@ class Sweep:
         store = self.context.store
         found = [store.finished(spec) for spec in self.specs]
         return {record.spec.name: record for record in found if record is not None}
+
+
+def with_dataset(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Complete a scenario that is a table: beside a dataset of one's own it need not say whose classes they are."""
+    data, scenario = given.get("data"), given.get("scenario")
+    if isinstance(data, Dataset) and isinstance(scenario, Mapping):
+        return {**given, "scenario": {"dataset": data.name, **scenario}}
+    return dict(given)
 
 
 def _own_dataset(given: dict[str, Any]) -> Dataset | None:

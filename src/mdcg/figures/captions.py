@@ -22,14 +22,15 @@ def of_runs(runs: Sequence[FinishedRun]) -> str:
     around = [run.record.environment for run in runs]
     machines = _listed(f"{one.precision} on {one.device}" for one in around if one.precision and one.device)
     epochs, batch = _listed(spec.epochs for spec in specs), _listed(spec.batch_size for spec in specs)
+    momenta = [spec.momentum for spec in specs if spec.optimizer == "sgd"]
     long = "1 epoch" if epochs == "1" else f"{epochs} epochs"
     parts = [
-        f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} on {_listed(spec.scenario for spec in specs)}: "
+        f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} on {_listed(spec.task_sequence for spec in specs)}: "
         + "; ".join(_method(name, runs) for name in sorted({spec.method for spec in specs})),
         f"memory {_listed(spec.memory for spec in specs if spec.memory)}" if any(spec.memory for spec in specs) else "",
         f"{'seed' if len(seeds) == 1 else 'seeds'} {spell_seeds(seeds)} ({each} per setting)",
         f"{_listed(spec.backbone for spec in specs)}, {long} per task, batches of {batch}, "
-        f"learning rate {_listed(spec.lr for spec in specs)}, momentum {_listed(spec.momentum for spec in specs)}",
+        f"learning rate {_listed(spec.lr for spec in specs)}" + (f", momentum {_listed(momenta)}" if momenta else ""),
         ", ".join(_tuned(specs)),
         "memory images in passes of their own" if any(spec.passes == "separate" for spec in specs) else "",
         machines,

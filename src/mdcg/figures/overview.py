@@ -33,7 +33,7 @@ def _title(settings: Sequence[Setting]) -> str:
     seeds = f"mean ± std over {runs} seeds" if runs > 1 else "one seed"
     if len(settings) == 1:
         return f"{settings[0].what}, {seeds}"
-    return f"{', '.join(dict.fromkeys(setting.spec.scenario for setting in settings))}, {seeds}"
+    return f"{', '.join(dict.fromkeys(setting.spec.task_sequence for setting in settings))}, {seeds}"
 
 
 def _accuracy(ax: Axes, settings: Sequence[Setting]) -> None:

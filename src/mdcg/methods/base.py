@@ -208,7 +208,7 @@ class Method(BaseModel):
             )
         draws = self.memory_draws(2, (1,))
         # In place of a reservoir of what has come, they ask for a memory of whole tasks.
-        whole = any(draw.once or draw.second or draw.classes for draw in draws)
+        whole = any(draw.once or draw.second or draw.classes or draw.odd_to_one for draw in draws)
         whole = whole or (self.needs_boundaries and self.fills_memory_first())
         for asked, able, what in (
             (stream.revisits, self.learns_revisits, "in which past classes come again"),

@@ -202,8 +202,7 @@ def _base(document: Document) -> dict[str, Any]:
     for key in ("method", MEMORY):
         if isinstance(base.get(key), str) and "," in base[key]:
             base[key] = [read_value(part.strip()) for part in base[key].split(",")]
-        elif isinstance(base.get(key), tuple | range):
-            base[key] = list(base[key])
+    base = {key: list(value) if isinstance(value, tuple | range) else value for key, value in base.items()}
     return {**base, **{f"set.{name}": value for name, value in (settings or {}).items()}}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,7 +24,7 @@ from mdcg.runs.fingerprint import fingerprint
 from mdcg.runs.spec import RunSpec
 from mdcg.scenario import Scenario, Stream, canonical, make_stream, parse
 from mdcg.train.augment import parse_augment, spell_augment
-from mdcg.train.group import Numbers, OptimizerName, ScheduleName, Training
+from mdcg.train.group import Group, Numbers, OptimizerName, ScheduleName, Training
 from mdcg.train.precision import PRECISIONS
 from mdcg.train.recolour import STRONGEST
 
@@ -220,6 +221,10 @@ class Recipe(BaseModel):
         """The runs of a recipe that means one setting: one for each seed."""
         self.check_names()
         first = self._resolved(dataset)
+        if first.stream != Stream():
+            members = [replace(first.member(), seed=seed) for seed in self.seeds]
+            for member in members:  # each by itself: what a method finds there depends on the seed
+                Group(first.training(), (member,), dataset).check_arrivals()
         return [first.model_copy(update={"seed": seed}) for seed in self.seeds]
 
     def check_names(self) -> None:
@@ -279,8 +284,13 @@ class Recipe(BaseModel):
         hyperparameters, settings = resolve_settings(name, head, self.set, preset.settings)
         kind(**hyperparameters).check_stream(name, stream)
         batch_size = self.batch_size or usual.batch_size
-        if stream.online:
-            self._check_online(dataset, stream, tasks, batch_size)
+        if stream.online and self.epochs not in (None, 1):
+            raise MdcgError("in an online stream each image comes once; leave --epochs out.", about="epochs")
+        if hyperparameters.get("look_ahead") and (self.schedule != "constant" or self.warmup):
+            raise MdcgError(
+                f"schedule and warm-up go by tasks, of which {name} with look_ahead is not told; leave them out.",
+                about="schedule",
+            )
         usual_words = presets.usual_augment((record.published if augmentation == "published" else None) or dataset)
         words = usual_words if self.augment is None else parse_augment(self.augment)
         sgd = self.optimizer == "sgd"
@@ -341,25 +351,6 @@ class Recipe(BaseModel):
         except MdcgError as error:
             raise MdcgError(str(error), about=error.about or "scenario") from error
 
-    def _check_online(self, dataset: Dataset, stream: Stream, tasks: int, batch_size: int) -> None:
-        """Refuse several epochs of images that come once, and tasks too small for a batch."""
-        if self.epochs not in (None, 1):
-            raise MdcgError("in an online stream each image comes once; leave --epochs out.", about="epochs")
-        counts = dataset.counts() * (1 - self.hold_out) * (1 - stream.blurry)
-        for seed in self.seeds:
-            scenario = Scenario.of(stream, tasks, dataset.class_names, seed)
-            of_tasks = [scenario.classes_of(task) for task in range(tasks)]
-            for task, own in enumerate(of_tasks, start=1):
-                # A class that comes back shares its images among its tasks.
-                share = [sum(position in other for other in of_tasks) for position in own]
-                images = sum(counts[scenario.order[c]] / parts for c, parts in zip(own, share, strict=True))
-                if images < batch_size:
-                    raise MdcgError(
-                        f"task {task} of seed {seed} brings about {images:.0f} images, too few for a batch of "
-                        f"{batch_size}; give a smaller --batch-size.",
-                        about="batch_size",
-                    )
-
     def _head(self, name: str) -> str:
         head = self.head or METHODS[name].head
         return presets.PUBLISHED_HEADS.get(head, head) if self.preset == "published" else head
@@ -381,7 +372,11 @@ def _scenario_keys(table: Mapping[str, Any], besides: Mapping[str, Any]) -> dict
             "sizes: [6, 2, 2]}.",
             about="scenario",
         )
-    own = {key: value for key, value in table.items() if key != "dataset" and (key != "tasks" or value is lists)}
+    own = {
+        key: value
+        for key, value in table.items()
+        if value is not None and key != "dataset" and (key != "tasks" or value is lists)
+    }
     return {**own, "scenario": f"{table['dataset']}-{count}"}
 
 

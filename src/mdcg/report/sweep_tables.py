@@ -34,7 +34,7 @@ def plan_table(planned: Plan) -> Table:
     for job in planned.jobs:
         first = job.specs[0]
         head = "" if first.head == METHODS[first.method].head else f", {first.head}"
-        kinds.setdefault(f"{first.method}{head} on {first.scenario}", []).append(job)
+        kinds.setdefault(f"{first.method}{head} on {first.task_sequence}", []).append(job)
     for kind, jobs in kinds.items():
         specs = [spec for job in jobs for spec in job.specs]
         times = [job.seconds for job in jobs if job.seconds is not None]

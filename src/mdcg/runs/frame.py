@@ -65,6 +65,7 @@ def _told(record: Record) -> Iterator[dict[str, Any]]:
         yield {
             key: float(np.mean(np.array(value, np.float64))) if isinstance(value, list) else value
             for key, value in row.items()
+            if key != "within"  # steps and accuracies of an online task, for which there is no column
         }
 
 

@@ -17,7 +17,7 @@ from mdcg.metrics import Matrix
 from mdcg.runs.environment import Environment
 from mdcg.runs.spec import RunSpec
 
-FORMAT = 3  # of result.json and of an archive's lines; a run's identity has its own, in spec.py
+FORMAT = 4  # of result.json and of an archive's lines; a run's identity has its own, in spec.py
 MOST = 10**9  # images of a class or task, more than any run can have evaluated
 
 
@@ -167,8 +167,13 @@ def _lr(content: dict[str, Any]) -> dict[str, Any]:
     return {**content, "format": 3, "spec": spec}
 
 
+def _streams(content: dict[str, Any]) -> dict[str, Any]:
+    """Upgrade from format 3, which knew no streams: each class came in one task, and every task had new ones."""
+    return {**content, "format": 4}
+
+
 # What turns a format's content into the next one's.
-UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _structured_environment, 2: _lr}
+UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _structured_environment, 2: _lr, 3: _streams}
 
 
 def _or_none(value: float) -> float | None:

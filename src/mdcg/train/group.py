@@ -156,6 +156,43 @@ class Group:
         before = self.stages.latest(task) if self.looks_ahead else task
         return tuple(size for size in self.sizes[:before] if size) if self.boundaries else ()
 
+    @property
+    def revisits(self) -> bool:
+        """Whether current images may be of past classes: by the stream, or where a task's classes were found apart."""
+        found = self.stages
+        apart = any(
+            size and of == before
+            for size, of, before in zip(found.sizes[1:], found.tasks[1:], found.tasks, strict=False)
+        )
+        return self.training.stream.revisits or apart
+
+    def check_arrivals(self) -> None:
+        """Refuse a stream in which a task brings nothing to learn from."""
+        for member, view in zip(self.members, self._told, strict=True):
+            for task in range(self.training.tasks):
+                images, batch = len(view.task_images(task)), self.training.batch_size
+                if self.online and images < batch:
+                    raise MdcgError(
+                        f"task {task + 1} of seed {member.seed} brings {images} images, too few for a batch of "
+                        f"{batch}; give a smaller --batch-size.",
+                        about="batch_size",
+                    )
+                if not images:
+                    raise MdcgError(
+                        f"task {task + 1} of seed {member.seed} brings no image; give its classes more images, or it "
+                        "other classes.",
+                        about="tasks",
+                    )
+        if self.looks_ahead:
+            for member, view, coming in zip(self.members, self._told, self._streams, strict=True):
+                never = set(range(len(view.scenario.order))) - set(view.train_positions[coming.images].tolist())
+                for position in never:
+                    raise MdcgError(
+                        f"no image of class '{self.dataset.class_names[view.scenario.order[position]]}' is in a whole "
+                        f"batch of the stream of seed {member.seed}; give a smaller --batch-size.",
+                        about="batch_size",
+                    )
+
     def memory_draws(self, task: int) -> list[Draw]:
         """The batches that every step of a task takes from memory."""
         if not self.method.gradient_per_task:
@@ -287,12 +324,17 @@ class MemberData:
         return np.concatenate([np.empty(0, np.int64), *self.arrivals(task).values()])
 
     def renumbered(self, order: Sequence[int]) -> MemberData:
-        """Number the classes in this order of their positions; which images come when stays as it is."""
+        """Number the classes in this order of their positions; which images come when stays as it is.
+
+        What is new in a task need not be one range of outputs then.
+        """
         old, tasks = self.scenario, range(len(self.scenario.sizes))
         place = {position: number for number, position in enumerate(order)}
         of_tasks = tuple(tuple(place[position] for position in old.classes_of(task)) for task in tasks)
         scenario = Scenario(tuple(old.order[position] for position in order), old.sizes, of_tasks)
-        return MemberData(self._dataset, scenario, self.seed, self._training)
+        view = MemberData(self._dataset, scenario, self.seed, self._training)
+        view._by_task = {place[position]: parts for position, parts in self._by_task.items()}
+        return view
 
     def eval_indices_of(self, classes: int) -> Ints:
         """The images to evaluate on, of the first `classes` positions."""

@@ -155,7 +155,7 @@ class Trainer:
                 raise Stopped(f"stopped in task {state.task + 1}, epoch {state.epoch + 1}")
             resting = state.step >= fewest  # some members, that is
             if self._graph is not None:
-                end = min(most if resting else fewest, self._next_pause(state.step, most))
+                end = min(most if resting else fewest, self._next_pause(state, most))
                 count = self._graph.run(end - state.step, resting)
             else:
                 count = self._plain_step(state, draws, resting)
@@ -167,7 +167,8 @@ class Trainer:
                 before = time.perf_counter()
                 self._look(state, state.epoch, state.step)
                 started += time.perf_counter() - before
-            if state.step < most and self._evaluates_at(state.step):
+            ends = state.step == most and self.group.stages.closes(state.task)  # where all is evaluated anyway
+            if not ends and self._evaluates_at(state):
                 self._evaluate_within(state)
         self.compute.wait()
         state.seconds += time.perf_counter() - started
@@ -175,15 +176,22 @@ class Trainer:
     def _next_look(self, step: int, last: int) -> int:
         return self.probes.next_look(step, last) if self.probes else last
 
-    def _evaluates_at(self, step: int) -> bool:
+    def _evaluates_at(self, state: State) -> bool:
         """Whether accuracy is asked for within the epoch: of an online stream, which has but one per task."""
         every = self.group.training.evaluate_every
-        return self.group.online and every > 0 and step % every == 0
+        return self.group.online and every > 0 and self._step_of_task(state) % every == 0
 
-    def _next_pause(self, step: int, last: int) -> int:
-        """The next step after this one after which somebody looks or accuracy is asked for."""
-        every = self.group.training.evaluate_every if self.group.online else 0
-        return min(self._next_look(step, last), step + every - step % every if every else last)
+    def _next_pause(self, state: State, last: int) -> int:
+        """The next step after which somebody looks or accuracy is asked for."""
+        every, look = self.group.training.evaluate_every, self._next_look(state.step, last)
+        if not (self.group.online and every):
+            return look
+        return min(look, state.step + every - self._step_of_task(state) % every)
+
+    def _step_of_task(self, state: State) -> int:
+        """The step of an online task, of which the stage may be a part."""
+        starts, tasks = self.group.streams[0].starts, self.group.stages.tasks
+        return int(starts[state.task] - starts[tasks.index(tasks[state.task])]) + state.step
 
     def _evaluate_within(self, state: State) -> None:
         """Note the accuracy on all classes so far, in the middle of a task."""
@@ -191,7 +199,7 @@ class Trainer:
         task = self.group.stages.tasks[state.task]
         for rows, own, view in zip(state.within, correct, self.group.views, strict=True):
             seen = list({c for done in range(task + 1) for c in view.scenario.classes_of(done)})
-            rows.append((state.step, metrics.overall(own[seen], view.eval_total[seen])))
+            rows.append((self._step_of_task(state), metrics.overall(own[seen], view.eval_total[seen])))
 
     def _look(self, state: State, epoch: int, step: int = 0) -> None:
         if self.probes:
@@ -308,7 +316,7 @@ class Trainer:
             teacher_current_logits=taught_current,
             past=past,
             stored_logits=_stored(state, batch) if replays else None,
-            revisits=self.group.training.stream.revisits,
+            revisits=self.group.revisits,
             smoothing=self.smoothing,
         )
         loss = self.method.loss(step)
