@@ -78,7 +78,8 @@ class Scenario:
 
     order: tuple[int, ...]  # order[position] is the dataset's label
     sizes: tuple[int, ...]  # number of classes that are new in each task
-    tasks: tuple[tuple[int, ...], ...] | None = None  # positions of each task's classes, where some come back
+    # Positions of each task's classes; None: they are what is new in it, one range after the other.
+    tasks: tuple[tuple[int, ...], ...] | None = None
 
     @classmethod
     def build(cls, classes: int, tasks: int, seed: int) -> Scenario:

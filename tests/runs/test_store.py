@@ -27,6 +27,7 @@ from mdcg.train.precision import compute
 from tests.conftest import Cli, toy_dataset
 
 FORMAT_1 = Path(__file__).parent / "format-1" / "digits-2_md-cg_m20_s3_aa2c7fded1"  # written when that was the newest
+FORMAT_3 = Path(__file__).parent / "format-3" / "digits-2_md-cg_m20_s3_fc1ec47593"
 ASKED_THEN = ["run", "--scenario", "digits-2", "--method", "md-cg", "--memory", 20, "--epochs", 2]
 ASKED_THEN += ["--evaluate-every", 1, "--seeds", 3, "--precision", "auto"]
 FINGERPRINT = "aa0963583893cded59cde9a7f0d37f90"  # of CIFAR-10
@@ -73,6 +74,18 @@ def test_a_result_of_format_1() -> None:
     assert (said.platform, said.precision, said.finished) == (was["platform"], was["precision"], was["finished"])
     assert (was["device"], said.device) == ("cpu (1 threads)", "cpu (1 thread)")
     assert (said.source, said.peak_memory, said.hardware.ram) == (None, None, None)
+
+
+def test_a_result_of_format_3() -> None:
+    """From before there were streams."""
+    old = json.loads((FORMAT_3 / "result.json").read_text())
+    record = read_record(FORMAT_3)
+    assert (old["format"], record.format) == (3, FORMAT)
+    assert record.spec.name == FORMAT_3.name
+    assert record.as_json()["R"] == old["R"]
+    assert {name: record.computed()["metrics"][name] for name in old["metrics"]} == old["metrics"]
+    assert record.metrics["anytime"] == pytest.approx((174 / 180 + 304 / 359) * 50)  # after each task, of all so far
+    assert (record.tasks, record.spec.stream) == (None, Stream())
 
 
 def named(method: str, **words: Any) -> str:

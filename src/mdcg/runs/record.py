@@ -29,7 +29,7 @@ class Record(BaseModel):
     format: int = FORMAT
     spec: RunSpec
     sizes: list[int]  # classes that are new in each task
-    tasks: list[list[int]] | None = None  # class positions of each task, where some come back
+    tasks: list[list[int]] | None = None  # class positions of each task; None: what is new in it, range after range
     order: list[int]  # dataset label of each class position
     class_names: list[str]  # of each class position
     correct: list[list[int]]  # [task][class position], or [task][task] where no more than R is known

@@ -31,7 +31,8 @@ PlainValues = dict[str, Any]  # what a checkpoint holds beside tensors, fit for 
 class State:
     """The state of a group. (task, epoch, step) is what comes next; `begun` says whether the head has its classes.
 
-    Until it is `forked`, after task 1, the state is that of the group's founders.
+    A task here is a stage (`online.Stages`): the same, unless a method finds its tasks by itself. `correct` and the
+    history go by the stream's tasks. Until it is `forked`, after task 1, the state is that of the group's founders.
     """
 
     model: Model
