@@ -95,6 +95,7 @@ def test_hostile_zip(small_tiny: Path, kind: str) -> None:
         load("tinyimagenet", archive)
 
 
+@pytest.mark.slow
 def test_small_tinyimagenet_passes_the_check(small_tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     replaced(dataclasses.replace(DATASETS["tinyimagenet"], tasks=(1,)), monkeypatch)  # it has 3 classes here, not 200
     check_dataset("tinyimagenet", small_tiny)

@@ -50,7 +50,9 @@ def calm(server: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     return found
 
 
-@pytest.mark.parametrize("when", [5, 25, 40])  # steps: in task 1, which founders train, in task 2, in task 3
+@pytest.mark.parametrize(
+    "when", [5, 25, pytest.param(40, marks=pytest.mark.slow)]
+)  # steps: in task 1, which founders train, in task 2, in task 3
 def test_too_little_memory_for_so_many(
     cli: Cli, runs: Path, monkeypatch: pytest.MonkeyPatch, calm: dict[str, Any], when: int
 ) -> None:

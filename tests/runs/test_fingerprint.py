@@ -238,6 +238,7 @@ def test_code_of_a_notebook(server: Server) -> None:
     assert runs[0].stderr.count("the method 'typed' is defined anew: its name now means the new one.") == 3
 
 
+@pytest.mark.slow
 def test_the_same_in_every_process() -> None:
     """Sets of words have another order in each."""
     code = "from tests.runs.test_fingerprint import *; METHODS.register('typed')(typed(TYPED)); "

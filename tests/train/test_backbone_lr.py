@@ -144,7 +144,14 @@ def some(method: str, backbone: str, backbone_lr: float) -> Group:
 
 
 @pytest.mark.parametrize("backbone_lr", [0.0, 0.004])
-@pytest.mark.parametrize(("method", "backbone"), [("md-cg", "net"), ("gem", "smallconv"), ("gdumb", "net")])
+@pytest.mark.parametrize(
+    ("method", "backbone"),
+    [
+        ("md-cg", "net"),
+        pytest.param("gem", "smallconv", marks=pytest.mark.slow),
+        pytest.param("gdumb", "net", marks=pytest.mark.slow),
+    ],
+)
 def test_alone_in_company_and_resumed(method: str, backbone: str, backbone_lr: float) -> None:
     """To the bit: a teacher, gradients of past tasks, a network made anew with every task."""
     group = some(method, backbone, backbone_lr)

@@ -95,7 +95,13 @@ def test_as_many_members_as_fit(method: str) -> None:
     assert members_that_fit(group, machine, Fake(100)) == 1
 
 
-@pytest.mark.parametrize("method", METHODS.names())
+@pytest.mark.parametrize(
+    "method",
+    [
+        name if name in ("md-cg", "der", "gem") else pytest.param(name, marks=pytest.mark.slow)
+        for name in METHODS.names()
+    ],
+)
 def test_grouped_kernels_agree_to_rounding(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All members in one kernel, as on a GPU; in float64, where rounding has not grown much by the end of a run."""
     members, dataset = three_members(method), toy_dataset(COUNTS)

@@ -166,7 +166,7 @@ def test_a_run_equals_a_plain_loop() -> None:
         torch.testing.assert_close(value, model.state_dict()[name], rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("method", ["md-cg", "gem", "gdumb", "ld"])
+@pytest.mark.parametrize("method", ["md-cg", "gem", "gdumb", pytest.param("ld", marks=pytest.mark.slow)])
 def test_the_path_of_graphs_gives_the_same_bits(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several steps per replay, counted on the device, with draws in fixed buffers and members that rest.
 
