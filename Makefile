@@ -12,14 +12,18 @@ INSTALL := $(BIN)/pip install --no-compile --quiet --disable-pip-version-check -
 # Byte code is made of what is imported, when it first is; pip would make it of all that is installed.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint dist docs clean
+.PHONY: demo test tests lint dist docs clean
 
 demo: $(READY)
 	$(BIN)/mdcg compare --scenario digits-5 --methods naive,replay,md-cg --memory 100 --seeds 0-4 \
 		--out demo-runs --report report.html
 
+# Types are checked while the tests run: neither needs all cores all the time.
+test: $(DEV)
+	$(MAKE) --jobs 2 lint tests
+
 # One thread in each process: several threads would spin while they wait for a core.
-test: lint
+tests: $(DEV)
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal -m "not slow"
 
 lint: $(DEV)
