@@ -1,13 +1,18 @@
-"""Time and memory of MD-CG on C10-5 on a GPU, for K members at once and each precision, by part.
+"""Time and memory of MD-CG on a GPU, for K members at once and each precision, by part.
 
-    python benchmarks/gpu.py [--members 1 5 20 40] [--precisions fp32 tf32 bf16] [--out benchmarks/results]
-    python benchmarks/gpu.py --method gem [--task 5] [--memory 500] [--apart] [--members …] [--precisions …]
+    python benchmarks/gpu.py [--backbone resnet20] [--members 1 5 20 40] [--precisions fp32 tf32 bf16] [--profile]
+                             [--out benchmarks/results]
+    python benchmarks/gpu.py --method gem [--task 5] [--memory 500] [--apart] [--backbone …] [--members …] …
 
-ResNet-20, batch 32 and as many images from memory; random images of CIFAR's shape and number, whose content does not
-matter for the time. Steps are measured by device events over replays of CUDA graphs; the parts of a step by graphs
-that end after them. A run is 20 epochs of 313 steps in each of 5 tasks, with its captures, evaluations and
-checkpoints. The eager loop is one member trained with plain PyTorch operations and without graphs, as one would
-write it. Prints a table and writes it, with the hardware and the versions, to the folder --out.
+ResNet-20 on C10-5 or ResNet-18 on TyM-10, batch 32 and as many images from memory; random images of the dataset's
+shape and number, whose content does not matter for the time. Steps are measured in task 2, by device events over
+replays of CUDA graphs; the parts of a step by graphs that end after them. A run is 20 epochs of 313 steps in each of 5
+tasks (TyM-10: 30 of 313 in each of 10), with its captures, evaluations and checkpoints. The eager loop is one member
+trained with plain PyTorch operations and without graphs, as one would write it. Prints a table and writes it, with the
+hardware and the versions, to the folder --out.
+
+With --profile also the kernels of one step of the most members, by name: how often each is launched, its microseconds
+and its share. It is a plain step, with the kernels of a graph's; only the pauses between them differ.
 
 The second form is for GEM, whose steps grow with the tasks: a step of one task, with past tasks in as few passes as may
 be or, with --apart, in a pass each. It only prints.
@@ -16,36 +21,39 @@ be or, with --apart, in a pass each. It only prints.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
-from step import cifar_like, processor
+from step import processor
+from torch.profiler import ProfilerActivity, profile
+from workload import Workload, workload_of
 
 from mdcg.data import Dataset
 from mdcg.methods.gem import Gem
-from mdcg.methods.md_cg import MDCG
 from mdcg.train import past_tasks
 from mdcg.train import state as states
 from mdcg.train.checkpoint import Checkpoints
 from mdcg.train.epoch import EpochDraws, draw_epoch
 from mdcg.train.evaluate import evaluate
 from mdcg.train.graph import AT_ONCE, GraphedSteps, capture
-from mdcg.train.group import Group, Member, Training
+from mdcg.train.group import Group
+from mdcg.train.images import kept_on_device
 from mdcg.train.loop import SAVING, Batch, Trainer
 from mdcg.train.precision import Compute, compute
 from mdcg.train.state import State
 
-TASKS, EPOCHS, STEPS = 5, 20, 313
+BACKBONES = {"resnet20": "ResNet-20", "resnet18": "ResNet-18"}
+PROFILED = 5  # steps, of which a mean is taken
+LONGEST, WIDEST = 40, 100  # kernels of a table, characters of their names
 PARTS = ("data", "forward", "backward", "update", "evaluation", "capture", "checkpoint")
 
 
@@ -56,28 +64,19 @@ class Row:
     first_step: float  # milliseconds of a step of all members in task 1
     step: float  # the same in later tasks
     per_member: float  # of the latter
-    run: float  # seconds of a whole C10-5 run, per member
+    run: float  # seconds of a whole run, per member
     shares: dict[str, float]  # of the run's time
     memory: float  # peak, in GiB
     eager: float  # milliseconds of a step of the eager loop
     faster: float  # how many times
 
 
-def gem_group(members: int, memory: int, dataset: Dataset) -> Group:
-    return Group(
-        Training(TASKS, "resnet20", "incremental", epochs=EPOCHS, batch_size=32),
-        tuple(Member(seed, memory, Gem()) for seed in range(members)),
-        dataset,
-    )
-
-
-def group_of(members: int, dataset: Dataset) -> Group:
-    settings = {"gamma": 1.0, "beta": 10.0}
-    return Group(
-        Training(TASKS, "resnet20", "cascaded-gates", epochs=EPOCHS, batch_size=32),
-        tuple(Member(seed, 500, MDCG(lam=0.25), settings) for seed in range(members)),
-        dataset,
-    )
+@dataclass(frozen=True)
+class Kernel:
+    name: str
+    launches: float  # of one step
+    microseconds: float
+    share: float  # of all kernels' time
 
 
 def milliseconds(work: Callable[[], object], repeats: int) -> float:
@@ -129,7 +128,7 @@ def graphed_step(trainer: Trainer, state: State, draws: EpochDraws, repeats: int
 
     capturing = seconds(both)
 
-    repeats = min(repeats, STEPS // AT_ONCE)  # no more steps than were drawn
+    repeats = min(repeats, int(draws.steps.min()) // AT_ONCE)  # no more steps than were drawn
 
     def steps() -> None:
         graph.load(draws, 0)
@@ -155,8 +154,53 @@ def parts_of_step(trainer: Trainer, state: State, draws: EpochDraws, repeats: in
     return [milliseconds(capture(work, []), repeats) for work in (data, forward, backward)]  # type: ignore[arg-type]
 
 
-def measure(members: int, precision: str, dataset: Dataset, eager: float, repeats: int) -> Row:
-    machine, group = compute("cuda", precision), group_of(members, dataset)
+def launched(work: Callable[[], object], times: int, device: str = "CUDA") -> list[tuple[str, float]]:
+    """The name and the microseconds of each thing that so many calls make a device do."""
+    for count in (1, times):  # the first time a profiler is still setting itself up
+        with profile(activities=[getattr(ProfilerActivity, device)]) as found:
+            for _ in range(count):
+                work()
+            if device == "CUDA":
+                torch.cuda.synchronize()
+    own = [event for event in found.events() or () if event.device_type.name == device]
+    return [(event.name, event.time_range.elapsed_us()) for event in own]
+
+
+def by_name(launches: Iterable[tuple[str, float]], steps: int) -> list[Kernel]:
+    """The kernels of one step, of those launched in so many; what takes longest comes first."""
+    times: dict[str, list[float]] = {}
+    for name, microseconds in launches:
+        times.setdefault(name, []).append(microseconds)
+    total = sum(map(sum, times.values()))
+    kernels = [Kernel(name, len(own) / steps, sum(own) / steps, sum(own) / total) for name, own in times.items()]
+    return sorted(kernels, key=lambda kernel: -kernel.microseconds)
+
+
+def kernels_of_step(group: Group, precision: str, task: int) -> list[Kernel]:
+    machine = compute("cuda", precision)
+    with machine.settings():
+        trainer, state, draws = begin(group, machine, task)
+        step = torch.zeros(1, dtype=torch.int64, device=machine.device)  # counted there, as graphs do
+        return by_name(launched(lambda: trainer.train_step(state, draws, step), PROFILED), PROFILED)
+
+
+def kernel_table(kernels: list[Kernel], members: int, precision: str) -> str:
+    """The kernels that take longest, and all others in one line."""
+    shown, others = kernels[:LONGEST], kernels[LONGEST:]
+    sums = [together(f"{len(others)} others", others)] if others else []
+    lines = [f"K = {members}, {precision}: the kernels of one step", f"{'launches':>9}{'µs':>10}{'share':>8}  name"]
+    for one in (*shown, *sums, together("all", kernels)):
+        lines.append(f"{one.launches:9.1f}{one.microseconds:10.1f}{one.share:8.1%}  {one.name[:WIDEST]}")
+    return "\n".join(lines)
+
+
+def together(name: str, kernels: list[Kernel]) -> Kernel:
+    launches, microseconds = sum(one.launches for one in kernels), sum(one.microseconds for one in kernels)
+    return Kernel(name, launches, microseconds, sum(one.share for one in kernels))
+
+
+def measure(workload: Workload, members: int, precision: str, dataset: Dataset, eager: float, repeats: int) -> Row:
+    machine, group = compute("cuda", precision), workload.group(members, dataset)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     with machine.settings():
@@ -170,11 +214,11 @@ def measure(members: int, precision: str, dataset: Dataset, eager: float, repeat
         with tempfile.TemporaryDirectory() as folder:
             checkpoints = Checkpoints(Path(folder))
             saving = seconds(lambda: checkpoints.save(*states.dump(state)))
-    later = (TASKS - 1) * EPOCHS * STEPS
-    training = (EPOCHS * STEPS * first + later * step) / 1000
-    # Evaluation sees 2, 4, … of the classes; what was timed here saw 4.
-    extra = {"evaluation": evaluating / 2 * sum(range(1, TASKS + 1)), "capture": TASKS * capturing}
-    extra["checkpoint"] = min(TASKS * EPOCHS * saving, saving + SAVING * training)
+    tasks, of_task = workload.tasks, workload.epochs * workload.steps
+    training = (of_task * first + (tasks - 1) * of_task * step) / 1000
+    # Evaluation sees the classes of 1, 2, … tasks; what was timed here saw those of 2.
+    extra = {"evaluation": evaluating / 2 * sum(range(1, tasks + 1)), "capture": tasks * capturing}
+    extra["checkpoint"] = min(tasks * workload.epochs * saving, saving + SAVING * training)
     total = training + sum(extra.values())
     spent = [ends[0], ends[1] - ends[0], ends[2] - ends[1], max(step - ends[2], 0)]
     shares = {part: training * own / sum(spent) / total for part, own in zip(PARTS, spent, strict=False)}
@@ -183,24 +227,24 @@ def measure(members: int, precision: str, dataset: Dataset, eager: float, repeat
     return Row(members, precision, first, step, each, total / members, shares, memory, eager, eager / each)
 
 
-def gem_row(members: int, precision: str, dataset: Dataset, asked: argparse.Namespace) -> str:
+def gem_row(group: Group, precision: str, task: int, repeats: int) -> str:
     """A line of the table: K, precision, milliseconds of a step, of a member's, seconds of capturing, peak in GiB."""
-    machine, group = compute("cuda", precision), gem_group(members, asked.memory, dataset)
+    machine, members = compute("cuda", precision), len(group.members)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     with machine.settings():
-        step, capturing = graphed_step(*begin(group, machine, asked.task - 1), asked.repeats)
+        step, capturing = graphed_step(*begin(group, machine, task), repeats)
     memory = torch.cuda.max_memory_allocated() / 2**30
     return f"{members:3d} {precision:5}{step:9.2f}{step / members:9.3f}{capturing:9.2f}{memory:6.1f}"
 
 
-def eager_step(precision: str, dataset: Dataset, steps: int) -> float:
+def eager_step(group: Group, precision: str, steps: int) -> float:
     """Milliseconds of one member's step without graphs and fused kernels."""
     os.environ["MDCG_KERNELS"] = "plain"
     try:
         machine = compute("cuda", precision)
         with machine.settings():
-            trainer, state, draws = begin(group_of(1, dataset), machine, 1)
+            trainer, state, draws = begin(group, machine, 1)
             numbers = iter(range(steps + 1))
             return milliseconds(lambda: trainer.train_step(state, draws, next(numbers)), steps)
     finally:
@@ -217,17 +261,76 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def gem(workload: Workload, asked: argparse.Namespace) -> None:
+    """Print the table of GEM."""
+    if asked.apart:
+        past_tasks.AT_ONCE = 1
+    how = "a pass for each past task" if asked.apart else "past tasks together"
+    memory, task = asked.memory or workload.memory, asked.task or workload.tasks
+    network = BACKBONES[workload.backbone]
+    print(f"{workload.title}, GEM, {network}, batch 32, memory {memory}, task {task}; {how}")
+    print(f"{'K':>3} {'':5}{'ms/step':>9}{'/member':>9}{'capture':>9}{'GiB':>6}")
+    dataset = workload.dataset()
+    for precision in asked.precisions:
+        groups = [workload.group(members, dataset, Gem(), memory) for members in asked.members]
+        for group in groups:
+            print(gem_row(group, precision, task - 1, asked.repeats), flush=True)
+        if asked.profile:
+            most = max(groups, key=lambda group: len(group.members))
+            print(kernel_table(kernels_of_step(most, precision, task - 1), len(most.members), precision), flush=True)
+
+
+def md_cg(workload: Workload, asked: argparse.Namespace, about: dict[str, Any]) -> None:
+    """Print the table of MD-CG, and write it."""
+    what = f"{workload.title}, MD-CG, {BACKBONES[workload.backbone]}, batch 32 + 32"
+    print(f"{what}; a step of all members, milliseconds; shares of a whole run's time")
+    dataset, most = workload.dataset(), max(asked.members)
+    rows: list[Row] = []
+    kernels: dict[str, list[Kernel]] = {}
+    for precision in asked.precisions:
+        eager = eager_step(workload.group(1, dataset), precision, 30)
+        own = [measure(workload, members, precision, dataset, eager, asked.repeats) for members in asked.members]
+        print(table(own), flush=True)
+        rows += own
+        if asked.profile:
+            kernels[precision] = kernels_of_step(workload.group(most, dataset), precision, 1)
+            print(kernel_table(kernels[precision], most, precision), flush=True)
+    write(asked.out, {**about, "scenario": workload.title, "backbone": workload.backbone}, rows, kernels, most)
+
+
+def write(out: Path, about: dict[str, Any], rows: list[Row], kernels: dict[str, list[Kernel]], most: int) -> None:
+    """Write the rows, and the kernels of a step of the most members, as numbers and as tables."""
+    out.mkdir(parents=True, exist_ok=True)
+    name = f"gpu-{about['backbone']}-{about['gpu'].replace(' ', '-').lower()}-{about['date']}"
+    found = {**about, "rows": [asdict(row) for row in rows]}
+    if kernels:
+        found["kernels"] = {precision: [asdict(kernel) for kernel in own] for precision, own in kernels.items()}
+    (out / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+    tables = [head(about), table(rows), *(kernel_table(own, most, precision) for precision, own in kernels.items())]
+    (out / f"{name}.txt").write_text("\n\n".join(tables) + "\n")
+
+
+def head(about: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in about.items())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--members", type=int, nargs="+", default=[1, 5, 20, 40])
+    parser.add_argument("--backbone", choices=BACKBONES, default="resnet20")
+    parser.add_argument("--members", type=int, nargs="+")
     parser.add_argument("--precisions", nargs="+", default=["fp32", "tf32", "bf16"])
     parser.add_argument("--repeats", type=int, default=25)
+    parser.add_argument("--profile", action="store_true")
     parser.add_argument("--method", choices=("md-cg", "gem"), default="md-cg")
-    parser.add_argument("--task", type=int, choices=range(1, TASKS + 1), default=TASKS)
-    parser.add_argument("--memory", type=int, default=500)
+    parser.add_argument("--task", type=int)
+    parser.add_argument("--memory", type=int)
     parser.add_argument("--apart", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     asked = parser.parse_args()
+    workload = workload_of(asked.backbone)
+    asked.members = asked.members or workload.members
+    if asked.task is not None and not 1 <= asked.task <= workload.tasks:
+        parser.error(f"{workload.title} has tasks 1 to {workload.tasks}")
     if not torch.cuda.is_available():
         raise SystemExit("this benchmark needs a CUDA GPU; for the CPU see benchmarks/step.py.")
     about: dict[str, Any] = {
@@ -238,31 +341,12 @@ def main() -> None:
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
     }
-    print(", ".join(f"{key} {value}" for key, value in about.items()))
-    dataset = cifar_like(5000)
-    dataset = replace(dataset, test=cifar_like(1000).test)
-    if asked.method == "gem":
-        if asked.apart:
-            past_tasks.AT_ONCE = 1
-        how = "a pass for each past task" if asked.apart else "past tasks together"
-        print(f"C10-5, GEM, ResNet-20, batch 32, memory {asked.memory}, task {asked.task}; {how}")
-        print(f"{'K':>3} {'':5}{'ms/step':>9}{'/member':>9}{'capture':>9}{'GiB':>6}")
-        for precision, members in itertools.product(asked.precisions, asked.members):
-            print(gem_row(members, precision, dataset, asked), flush=True)
-        return
-    print("C10-5, MD-CG, ResNet-20, batch 32 + 32; a step of all members, milliseconds; shares of a whole run's time")
-    rows = []
-    for precision in asked.precisions:
-        eager = eager_step(precision, dataset, 30)
-        rows += [measure(members, precision, dataset, eager, asked.repeats) for members in asked.members]
-        print(table(rows[-len(asked.members) :]), flush=True)
-    asked.out.mkdir(parents=True, exist_ok=True)
-    name = f"gpu-{about['gpu'].replace(' ', '-').lower()}-{about['date']}"
-    (asked.out / f"{name}.json").write_text(
-        json.dumps({**about, "rows": [asdict(row) for row in rows]}, indent=1) + "\n"
-    )
-    head = ", ".join(f"{key} {value}" for key, value in about.items())
-    (asked.out / f"{name}.txt").write_text(f"{head}\n\n{table(rows)}\n")
+    print(head(about))
+    with kept_on_device():
+        if asked.method == "gem":
+            gem(workload, asked)
+        else:
+            md_cg(workload, asked, about)
 
 
 if __name__ == "__main__":

@@ -10,25 +10,29 @@ import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from mdcg.errors import MdcgError
 from mdcg.methods.gem import complementary
-from mdcg.models import Model, build_model, kernels
+from mdcg.models import Model, kernels
 from mdcg.models.backbones import MEMBERED
+from mdcg.models.layers import Conv2d
 from mdcg.models.resnet import ResNet
 from mdcg.train import state as states
 from mdcg.train.augment import Pixels
 from mdcg.train.epoch import draw_epoch
 from mdcg.train.loop import Trainer
-from mdcg.train.precision import compute
+from mdcg.train.precision import Compute, compute
 from tests.conftest import toy_dataset, toy_group
 
 pytest.importorskip("triton")
-from mdcg.models.kernels import conv, norm, tiles, walk
+from mdcg.models.kernels import conv, launch, norm, patch, pool, tiles, walk
+from mdcg.models.kernels.copies import copied, follow
 from mdcg.models.kernels.launch import compile_ahead
+from mdcg.models.kernels.layer import Layer
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -38,10 +42,17 @@ def _full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
-def resnet(members: int, seed: int, dtype: torch.dtype, widths: tuple[int, ...] = (16, 32), blocks: int = 2) -> ResNet:
+def resnet(
+    members: int,
+    seed: int,
+    dtype: torch.dtype,
+    widths: tuple[int, ...] = (16, 32),
+    blocks: int = 2,
+    large_stem: bool = False,
+) -> ResNet:
     """Weights and statistics as if it had been trained a little."""
     torch.manual_seed(seed)
-    net = ResNet(members, 3, widths, blocks, large_stem=False, fan="in").double()
+    net = ResNet(members, 3, widths, blocks, large_stem, fan="in").double()
     for value in net.state_dict().values():
         value.copy_(torch.rand_like(value) + 0.5 if value.ndim == 2 else 0.1 * torch.randn_like(value))
     return net.to(DEVICE, dtype)
@@ -51,10 +62,26 @@ def relative(ours: Tensor, reference: Tensor) -> float:
     return float(((ours.double() - reference).norm() / reference.norm()).detach())
 
 
-@pytest.mark.parametrize(("members", "images", "side", "blocks"), [(1, 3, 8, 2), (2, 5, 7, 1)])
-def test_training_pass_is_that_of_the_modules(members: int, images: int, side: int, blocks: int) -> None:
-    """Features, gradients of every parameter, and running statistics; odd sides, and sides of several strips."""
-    fused, plain = (resnet(members, side, dtype, blocks=blocks) for dtype in (torch.float32, torch.float64))
+@pytest.mark.parametrize(
+    ("members", "images", "side", "blocks", "widths", "large_stem"),
+    [
+        (1, 3, 8, 2, (16, 32), False),
+        (2, 5, 7, 1, (16, 32), False),
+        (2, 3, 15, 1, (16, 32), True),
+        (1, 3, 16, 1, (64, 128), True),
+        pytest.param(1, 5, 64, 2, (64, 128, 256, 512), True, marks=pytest.mark.slow),
+    ],
+)
+def test_training_pass_is_that_of_the_modules(
+    members: int, images: int, side: int, blocks: int, widths: tuple[int, ...], large_stem: bool
+) -> None:
+    """Features, gradients of every parameter, and running statistics.
+
+    With odd sides, and sides of several strips; narrow layers, and wide ones down to maps of one pixel; both stems.
+    """
+    fused, plain = (
+        resnet(members, side, dtype, widths, blocks, large_stem) for dtype in (torch.float32, torch.float64)
+    )
     x = torch.randn(members, images, 3, side, side, device=DEVICE)
     with kernels.use(True):
         features = fused(x)
@@ -71,10 +98,15 @@ def test_training_pass_is_that_of_the_modules(members: int, images: int, side: i
 
 
 @pytest.mark.slow
-def test_a_weight_gradient_in_few_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With many members each program sums over several tiles or walks: here all of them do."""
+@pytest.mark.parametrize("taps", [1, 3])
+def test_a_weight_gradient_in_few_parts(monkeypatch: pytest.MonkeyPatch, taps: int) -> None:
+    """With many members each program sums over several tiles or walks: here all of them do; of one tap, or of three."""
     usual = tiles.weight_tile
-    monkeypatch.setattr("mdcg.models.kernels.layer.weight_tile", lambda *shape: usual(*shape)._replace(programs=2))
+
+    def chosen(layer: Layer) -> tiles.Tile:
+        return usual(layer)._replace(programs=2, taps=taps if layer.conv.kernel == 3 else 1)
+
+    monkeypatch.setattr("mdcg.models.kernels.layer.weight_tile", chosen)
     fused, plain = resnet(1, 3, torch.float32, blocks=1), resnet(1, 3, torch.float64, blocks=1)
     x = torch.randn(1, 9, 3, 8, 8, device=DEVICE)
     with kernels.use(True):
@@ -190,13 +222,56 @@ def test_kernels_that_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not kernels.available()
 
 
-def test_a_large_stem_stays_plain() -> None:
-    model = build_model("resnet18", "incremental", (3, 32, 32), seeds=[0])
-    x = torch.randn(1, 1, 3, 32, 32)
+def test_inference_with_a_large_stem() -> None:
+    fused = resnet(1, 5, torch.float32, (64, 128), 1, large_stem=True).eval()
+    plain = resnet(1, 5, torch.float64, (64, 128), 1, large_stem=True).eval()
+    x = torch.randn(1, 2, 3, 18, 18, device=DEVICE)
+    with kernels.use(True), torch.no_grad():
+        features = fused(x)
+    assert relative(features, plain(x.double())) < 1e-5
+
+
+@pytest.mark.parametrize("half", [True, False])
+def test_copies_follow_their_weights(half: bool) -> None:
+    """Made once, and again by whoever needs them after a weight has changed; after a step, even without a trace."""
+    conv = Conv2d(2, 16, 32, 3)
+    conv.initialise([np.random.default_rng(seed) for seed in range(2)])
+
+    def wanted() -> Tensor:
+        return conv.taps().bfloat16() if half else conv.taps().mT
+
+    (first,) = copied([conv], half)
+    assert torch.equal(first, wanted())
+    (again,) = copied([conv], half)
+    assert again is first
     with torch.no_grad():
-        plain = model.eval().backbone(x)
-        with kernels.use(True):
-            torch.testing.assert_close(model.backbone(x), plain, rtol=0, atol=0)
+        conv.weight.add_(1)
+    assert not torch.equal(first, wanted())
+    follow([conv], moved=False)
+    assert torch.equal(first, wanted())
+    conv.weight.data.mul_(2)  # as a replayed graph does it
+    follow([conv], moved=False)
+    assert not torch.equal(first, wanted())
+    follow([conv], moved=True)
+    assert torch.equal(first, wanted())
+    with torch.no_grad():
+        conv.weight.sub_(3)
+    (after,) = copied([conv], half)
+    assert after is first
+    assert torch.equal(first, wanted())
+    conv.weight = torch.nn.Parameter(conv.as_weight(torch.randn(5, 9, 16, 32)))
+    assert torch.equal(copied([conv], half)[0], wanted())
+
+
+@pytest.mark.parametrize("half", [True, False])
+def test_no_copies_where_none_are_used(half: bool) -> None:
+    """Nor of what is only compiled, where nothing would fill them."""
+    conv = Conv2d(2, 16, 32, 3)
+    follow([conv], moved=True)
+    seen: list[Tensor] = []
+    compile_ahead(lambda: seen.extend(copied([conv], half)))
+    assert [copy.shape for copy in seen] == [(2, 9, 16, 32) if half else (2, 9, 32, 16)]
+    assert conv.copy is None
 
 
 @pytest.mark.slow
@@ -215,6 +290,45 @@ def test_kernels_are_compiled_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
             net.eval()(x[:, 8:])
     assert len(asked) == len(set(asked))
     assert set(launched) == set(asked)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_trainer_begins_to_compile_before_there_is_a_model(monkeypatch: pytest.MonkeyPatch, frozen: bool) -> None:
+    """All that the steps of both tasks launch, from the shapes alone."""
+    monkeypatch.setitem(MEMBERED, "tiny", lambda members, channels: ResNet(members, channels, (16,), 1, False, "in"))
+    monkeypatch.setattr(Model, "logits", Model.forward)
+    monkeypatch.setattr(Compute, "fused", True)
+    asked, launched = noted(monkeypatch)
+    numbers: list[dict[str, float]] = [{"backbone_lr": 0.0} if frozen else {}] * 2
+    group = toy_group(
+        toy_dataset([24] * 4, side=4, channels=3),
+        "md-cg",
+        [(0, 12, {}), (1, 12, {})],
+        tasks=2,
+        backbone="tiny",
+        batch_size=8,
+        numbers=numbers,
+    )
+    machine = compute(DEVICE.type, "fp32")
+    trainer = Trainer(group, machine)
+    for future in list(launch._compiled.values()):
+        future.result()
+    early = set(asked)
+    assert early
+    assert not launched
+    state = states.fresh(group, machine)
+    with kernels.use(True):
+        for task in range(2):
+            state.task = task
+            states.begin_task(state, group)
+            state.model.train()
+            draws = draw_epoch(group, state.memories, task, 0).to(DEVICE)
+            trainer.prepare(state, draws)
+            trainer.train_step(state, draws, 0)
+            states.end_task(state, group)
+    assert set(asked) == early
+    assert set(launched) <= early
 
 
 @pytest.mark.slow
@@ -263,11 +377,11 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> tuple[list[tuple[object, ...]], li
     """From now on, the variants of kernels that are compiled, and those that are launched."""
     asked: list[tuple[object, ...]] = []
     launched: list[tuple[object, ...]] = []
-    for module in (conv, norm, walk):
-        for name in [
-            name for name in vars(module) if not name.startswith("_") and hasattr(vars(module)[name], "warmup")
-        ]:
-            monkeypatch.setattr(module, name, Noting(name, vars(module)[name], asked, launched))
+    for module in (conv, norm, patch, pool, walk):
+        for name, kernel in list(vars(module).items()):
+            own = getattr(getattr(kernel, "fn", None), "__module__", None) == module.__name__
+            if own and not name.startswith("_"):
+                monkeypatch.setattr(module, name, Noting(name, kernel, asked, launched))
     return asked, launched
 
 
@@ -294,7 +408,7 @@ class Noting:
         return (self.name, *kinds, *sorted(constants.items()))
 
 
-# Compiles a ResNet-20's kernels as for a GPU of compute capability 8.6, and prints the most memory that one shares.
+# Compiles a network's kernels as for a GPU of compute capability 8.6, and prints the most memory that one shares.
 COMPILER = textwrap.dedent(
     """
     import sys, torch
@@ -312,16 +426,17 @@ COMPILER = textwrap.dedent(
     from mdcg.models import build_model
 
     shared = []
-    class Pool(launch.ThreadPoolExecutor):
-        def submit(self, *work, **options):
-            future = super().submit(*work, **options)
-            future.add_done_callback(lambda done: shared.append(done.result().metadata.shared))
-            return future
-    launch.ThreadPoolExecutor = Pool
+    submit = launch._pool.submit
+    def noting(*work, **options):
+        future = submit(*work, **options)
+        future.add_done_callback(lambda done: shared.append(done.result().metadata.shared))
+        return future
+    launch._pool.submit = noting
     torch.backends.cudnn.allow_tf32 = True
-    half = sys.argv[1] == "bf16"
-    backbone = build_model("resnet20", "incremental", (3, 32, 32), seeds=[0, 1]).backbone
-    x = torch.zeros(2, 64, 32, 32, 4, dtype=torch.bfloat16 if half else torch.float32)[..., :3].permute(0, 1, 4, 2, 3)
+    name, side, half = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "bf16"
+    backbone = build_model(name, "incremental", (3, side, side), seeds=[0, 1]).backbone
+    x = torch.empty(2, 64, side, side, 4, dtype=torch.bfloat16 if half else torch.float32, device="meta")
+    x = x[..., :3].permute(0, 1, 4, 2, 3)
     with kernels.use(True), torch.autocast("cpu", torch.bfloat16, enabled=half, cache_enabled=False):
         backbone.prepare(x, x[:, 32:])
     from mdcg.models.kernels.pivot import complementary
@@ -334,7 +449,8 @@ COMPILER = textwrap.dedent(
 
 @pytest.mark.slow  # a minute, unless it is cached
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
-def test_kernels_compile_without_a_gpu(precision: str, cache: pytest.Cache) -> None:
+@pytest.mark.parametrize(("backbone", "side"), [("resnet20", 32), ("resnet18", 64)])
+def test_kernels_compile_without_a_gpu(backbone: str, side: int, precision: str, cache: pytest.Cache) -> None:
     """For real, not as the interpreter sees them; and they fit into what a smaller GPU shares, 99 KiB.
 
     Triton keeps what it has compiled, and knows when kernels, options or itself have changed.
@@ -342,7 +458,11 @@ def test_kernels_compile_without_a_gpu(precision: str, cache: pytest.Cache) -> N
     environment = {**os.environ, "TRITON_CACHE_DIR": str(cache.mkdir("triton"))}
     environment.pop("TRITON_INTERPRET", None)
     done = subprocess.run(
-        [sys.executable, "-c", COMPILER, precision], capture_output=True, text=True, env=environment, check=False
+        [sys.executable, "-c", COMPILER, backbone, str(side), precision],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     kernels_compiled, most_shared = map(int, done.stdout.split())

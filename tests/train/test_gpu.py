@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -156,6 +157,27 @@ def test_gems_memory_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     together = members_that_fit(group, machine)
     monkeypatch.setattr("mdcg.train.past_tasks.AT_ONCE", 1)
     assert 1 < together < 0.6 * members_that_fit(group, machine)
+
+
+def test_images_are_there_once() -> None:
+    group, machine = images(2), compute("cuda", "fp32")
+    size = group.dataset.train.images.numel() + group.dataset.test.images.numel()
+    before = torch.cuda.memory_allocated()
+    trainers = [Trainer(group, machine) for _ in range(3)]
+    assert size <= torch.cuda.memory_allocated() - before < 1.5 * size
+    assert trainers[0].images.dtype == torch.uint8
+    trainers.clear()
+    gc.collect()
+    assert torch.cuda.memory_allocated() - before < 0.5 * size
+
+
+def test_as_many_fit_whether_images_are_there_or_not() -> None:
+    group, machine = images(1), compute("cuda", "tf32")
+    members_that_fit(group, machine)  # libraries take their workspaces
+    without = members_that_fit(group, machine)
+    trainer = Trainer(group, machine)
+    assert members_that_fit(group, machine) == pytest.approx(without, rel=0.02)
+    assert trainer.images.is_cuda
 
 
 def graphs_change_nothing(group: Group, machine: Compute) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
+import torch
 from torch import nn
 
 from mdcg.errors import MdcgError, unknown
 from mdcg.models.layers import Conv2d
-from mdcg.models.resnet import Projected, resnet18, resnet18_1000, small_resnet
+from mdcg.models.resnet import Projected, ResNet, resnet18, resnet18_1000, small_resnet
 from mdcg.models.smallconv import SmallConv
 from mdcg.models.stacked import Stacked, member_seeds
 from mdcg.registry import Registry
@@ -65,6 +66,15 @@ def unknown_backbone(name: str) -> MdcgError:
         "group mdcg.backbones.",
         about="backbone",
     )
+
+
+def blank_resnet(name: str, members: int, channels: int) -> ResNet | None:
+    """The ResNet that a backbone of this name is or holds, without values: for what depends on its shape alone."""
+    if name not in MEMBERED:
+        return None
+    with torch.device("meta"):
+        made = MEMBERED[name](members, channels)
+    return next((part for part in made.modules() if isinstance(part, ResNet)), None)
 
 
 def build_backbone(

@@ -101,7 +101,7 @@ class CascadedGates(Head):
         logits = super().forward(features)
         if not self.gates.outputs:
             return logits
-        opening = self.gamma[:, None, None] * self.gates(features) + self.beta[:, None, None]
+        opening = torch.addcmul(self.beta[:, None, None], self.gamma[:, None, None], self.gates(features))
         return logits * torch.exp(F.logsigmoid(opening) @ self.incidence)
 
 

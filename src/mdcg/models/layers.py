@@ -57,6 +57,7 @@ class Conv2d(nn.Module):
         self.kernel, self.stride, self.outputs = kernel, stride, outputs
         self.fan = (inputs if fan == "in" else outputs) * kernel * kernel
         self.weight = nn.Parameter(self.as_weight(torch.empty(members, kernel * kernel, inputs, outputs)))
+        self.copy: tuple[tuple[object, ...], Tensor] | None = None  # for the fused kernels, see `kernels.copies`
 
     def initialise(self, rngs: Sequence[np.random.Generator]) -> None:
         scale = np.float32(np.sqrt(2 / self.fan))

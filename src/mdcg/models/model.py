@@ -13,6 +13,7 @@ from mdcg.draws import Purpose, stream
 from mdcg.models.backbones import build_backbone
 from mdcg.models.heads import HEADS, Head
 from mdcg.models.layers import BatchNorm2d, one_by_one
+from mdcg.models.resnet import ResNet
 from mdcg.models.stacked import Stacked
 
 
@@ -61,6 +62,10 @@ class Model(nn.Module):
             learned = isinstance(value, nn.Parameter)
             setattr(wide.get_submodule(path), leaf, nn.Parameter(many, value.requires_grad) if learned else many)
         return wide
+
+    def resnet(self) -> ResNet | None:
+        """The part of the backbone for which there are fused kernels."""
+        return next((part for part in self.backbone.modules() if isinstance(part, ResNet)), None)
 
     def grow(self, classes: int) -> None:
         """Make room for the next task's classes; new weights come from each member's own seed."""

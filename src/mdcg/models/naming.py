@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 from torch import nn
 
-from mdcg.errors import MdcgError
+from mdcg.errors import FOREIGN, MdcgError, reason_of
 from mdcg.models.backbones import BACKBONES, Factory, backbone_names, unknown_backbone
 from mdcg.tensors import pack
 
@@ -125,11 +125,10 @@ def _imported(text: str) -> Callable[[int], nn.Module] | nn.Module:
         found = importlib.import_module(module)
         for part in path.split("."):
             found = getattr(found, part)
-    except Exception as error:  # whatever a user's module may raise
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    except FOREIGN as error:
         raise MdcgError(
-            f"the backbone '{text}' cannot be imported ({reason}); write package.module:function, of a package that is "
-            "installed or lies in this folder.",
+            f"the backbone '{text}' cannot be imported ({reason_of(error)}); write package.module:function, of a "
+            "package that is installed or lies in this folder.",
             about="backbone",
         ) from error
     if not callable(found):

@@ -61,16 +61,23 @@ class ResNet(nn.Module):
         """The blocks of all stages, in the order of the forward pass."""
         return [block for block in self.blocks if isinstance(block, BasicBlock)]
 
-    def prepare(self, trained: Tensor, inferred: Tensor | None = None) -> None:
-        """Compile the kernels for such images, where they are in use."""
+    def prepare(self, trained: Tensor, inferred: Tensor | None = None, wait: bool = True) -> None:
+        """Compile the kernels for such images, where they are in use; their values do not matter, nor their device."""
         if self._fused(trained):
             from mdcg.models.kernels.resnet import prepare
 
-            prepare(self, trained, inferred)
+            prepare(self, trained, inferred, wait)
+
+    def follow(self, moved: bool = False) -> None:
+        """Let the copies of weights that the kernels use follow the weights, see `kernels.copies`."""
+        if kernels.in_use():
+            from mdcg.models.kernels.copies import follow
+
+            follow((conv for conv in self.modules() if isinstance(conv, Conv2d)), moved)
 
     def _fused(self, images: Tensor) -> bool:
         _, batch, _, high, wide = images.shape
-        return kernels.in_use() and not self.large_stem and kernels.fit(batch * high * wide * self.conv.outputs, wide)
+        return kernels.in_use() and kernels.fit(batch * high * wide * self.conv.outputs, wide)
 
     def forward(self, images: Tensor) -> Tensor:
         if self._fused(images):

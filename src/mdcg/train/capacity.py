@@ -38,7 +38,7 @@ def members_that_fit(group: Group, compute: Compute, meter: Meter | None = None)
     """The number of members that fit, at least one; a step of the last task and a batch of evaluation are tried."""
     meter = meter or Meter()
     alone = replace(group, members=group.members[:1])
-    trainer = Trainer(alone, compute)
+    trainer = Trainer(alone, compute)  # has the images to the end: they are in no member's share, nor in what is free
     before = meter.used()
     meter.restart()
     state = states.fresh(alone, compute)

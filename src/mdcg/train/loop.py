@@ -13,8 +13,11 @@ import torch
 from torch import Tensor
 
 from mdcg import metrics
+from mdcg.errors import MdcgError
 from mdcg.methods import Method, Step, stack
-from mdcg.models.resnet import ResNet
+from mdcg.models import kernels
+from mdcg.models.backbones import blank_resnet
+from mdcg.models.kernels.beside import beside, join
 from mdcg.switches import switched_off
 from mdcg.train import state as states
 from mdcg.train.augment import Pixels
@@ -22,6 +25,7 @@ from mdcg.train.epoch import KEPT_AT, EpochDraws, Prefetcher, steps_per_epoch
 from mdcg.train.evaluate import evaluate, logits_of
 from mdcg.train.graph import WARM_UP, GraphedSteps
 from mdcg.train.group import Group
+from mdcg.train.images import on_device
 from mdcg.train.mixing import Mix, mixed, mixes, partners_of
 from mdcg.train.past_tasks import PastTasks, flat, parts
 from mdcg.train.precision import Compute
@@ -100,9 +104,10 @@ class Trainer:
         self.group, self.compute, self.probes = group, compute, probes
         self.save, self.should_stop, self.watcher = save, should_stop, watcher
         dataset, device = group.dataset, compute.device
-        self.images = dataset.train.images.to(device)
+        self._begin_to_compile()
+        self.images = on_device(dataset.train.images, device)
         held_out = group.training.hold_out > 0
-        self.eval_images = self.images if held_out else dataset.test.images.to(device)
+        self.eval_images = self.images if held_out else on_device(dataset.test.images, device)
         self.pixels = Pixels.of(dataset, device, compute.dtype, dataset.padding, compute.maps)
         self.raw = self.pixels.raw()
         self._draws = Prefetcher(group)
@@ -113,11 +118,31 @@ class Trainer:
         self._save_again = 0.0  # not before this time
         self.method: Method = stack([member.method for member in group.members], device, compute.dtype)
         self.smoothing = label_smoothing(group, compute)
+        self._ones = torch.ones(len(group.members), dtype=compute.dtype, device=device)
+
+    def _begin_to_compile(self) -> None:
+        """Have all kernels compiled that the steps of any task need, while other things are made ready."""
+        group, size = self.group, self.group.training.batch_size
+        channels, high, wide = group.dataset.shape
+        net = blank_resnet(group.training.backbone, len(group.members), channels) if self.compute.fused else None
+        if net is None or group.method.gradient_per_task:
+            return
+        net.train(not group.frozen)
+        pixel = 1 << (channels - 1).bit_length()  # see `kernels.images`
+        like = torch.empty(len(group.members), 1, high, wide, pixel, dtype=self.compute.maps, device="meta")
+        like = like[..., :channels].permute(0, 1, 4, 2, 3)
+        passes = dict.fromkeys(places for task in range(len(group.sizes)) for places in group.passes(task))
+        with kernels.use(True), self.compute.autocast():
+            for places in passes:
+                net.prepare(_blank(like, places), _blank(like, size), wait=False)
 
     def train(self, state: State, tasks: int | None = None) -> State:
         """Train to the end of task number `tasks`, or of the last."""
         try:
             self._train(state, tasks or len(self.group.sizes))
+        except BaseException:
+            kernels.cancel_ahead()
+            raise
         finally:  # a graph holds on to its memory, its state and this trainer
             self.forget_task()
         return state
@@ -144,6 +169,7 @@ class Trainer:
         started = time.perf_counter()
         drawn = self._draws.draw(state.memories, state.task, state.epoch)
         fewest, most = int(drawn.steps.min()), int(drawn.steps.max())
+        _follow(state)
         if self._graph is not None:
             self._graph.load(drawn, state.step)
         else:
@@ -166,6 +192,7 @@ class Trainer:
                 self.compute.wait()
                 before = time.perf_counter()
                 self._look(state, state.epoch, state.step)
+                _follow(state)
                 started += time.perf_counter() - before
             ends = state.step == most and self.group.stages.closes(state.task)  # where all is evaluated anyway
             if not ends and self._evaluates_at(state):
@@ -206,17 +233,19 @@ class Trainer:
             self.probes.look(self, state, epoch, step)
 
     def prepare(self, state: State, draws: EpochDraws) -> None:
-        """Let the backbone compile what it needs, all at once, before a task's first step."""
-        backbone = state.model.backbone
-        if isinstance(backbone, ResNet):
-            x, size = self.batch(draws, 0).images, self.group.training.batch_size
-            with self.compute.autocast():
-                parts = x.split(draws.passes, 1)
-                if self.method.gradient_per_task and state.task:
-                    self.past(state).prepare(x[:, size:])
-                    parts = (x[:, :size],)
-                for images in {part.shape: part for part in parts}.values():
-                    backbone.prepare(images, x[:, -size:])
+        """Wait, before a task's first step, until what the backbone needs for it is compiled."""
+        backbone = state.model.resnet()
+        if backbone is None:
+            return
+        x, size = self.batch(draws, 0).images, self.group.training.batch_size
+        taught = state.teacher is not None
+        with self.compute.autocast():
+            passes: Sequence[int] = draws.passes
+            if self.method.gradient_per_task and state.task:
+                self.past(state).prepare(x[:, size:])
+                passes = (size,)
+            for places in dict.fromkeys(passes):
+                backbone.prepare(_blank(x, places), _blank(x, size) if taught else None)
 
     def _plain_step(self, state: State, draws: EpochDraws, resting: bool) -> int:
         if not self._plain_steps:
@@ -237,6 +266,7 @@ class Trainer:
         at_rest = [buffer.clone() for buffer in state.model.statistics()] if resting else None
         loss, logits, gradients = self.gradients(state, batch)
         state.optimizer.step(gradients, active, self.rate(draws, step))
+        _follow(state, moved=True)
         if batch.kept_at is not None and state.stored_logits is not None:
             state.stored_logits.put(batch.kept_at[:, : batch.current], logits)
         with torch.no_grad():
@@ -287,7 +317,7 @@ class Trainer:
 
     def _gradient(self, state: State, batch: Batch) -> tuple[Tensor, Tensor, list[Tensor]]:
         loss, logits = self.forward(state, batch)
-        found = torch.autograd.grad(loss.sum(), state.optimizer.parameters, materialize_grads=True)
+        found = torch.autograd.grad(loss, state.optimizer.parameters, self._ones, materialize_grads=True)
         return loss.detach(), logits, list(found)
 
     def forward(self, state: State, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -295,22 +325,25 @@ class Trainer:
         x, labels, size = batch.images, batch.labels, batch.current
         past = self.group.past(state.task)
         with self.compute.autocast():
-            # In training BatchNorm normalises by the images of one pass: which ones share it matters.
-            logits = torch.cat([state.model.logits(part) for part in x.split(batch.passes, 1)], 1)
             taught = taught_current = None
             if state.teacher is not None:
                 everything = self.method.teacher_sees() == "all"
-                with torch.no_grad():
+                with torch.no_grad(), beside(x):
                     taught = state.teacher.logits(x if everything else x[:, size:])
                 if everything:
                     taught_current, taught = taught[:, :size], taught[:, size:]
-        current = logits[:, :size]
-        replays = x.shape[1] > size
+            # In training BatchNorm normalises by the images of one pass: which ones share it matters.
+            parts = [state.model.logits(part) for part in x.split(batch.passes, 1)]
+            logits = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+            join(x)
+        current, of_memory = logits, None
+        if replays := x.shape[1] > size:  # backward, one `split` is one kernel, where two slices would be five
+            current, of_memory = logits.split((size, x.shape[1] - size), 1)
         step = Step(
             logits=current,
             labels=labels[:, :size],
             old=sum(past),
-            memory_logits=logits[:, size:] if replays else None,
+            memory_logits=of_memory,
             memory_labels=labels[:, size:] if replays else None,
             teacher_logits=taught,
             teacher_current_logits=taught_current,
@@ -322,6 +355,11 @@ class Trainer:
         loss = self.method.loss(step)
         if batch.mix:
             loss = self._with_partners(loss, step, batch.mix)
+        if loss.shape != self._ones.shape:
+            raise MdcgError(
+                f"the loss of {type(self.group.method).__name__} has shape {tuple(loss.shape)} for {len(self._ones)} "
+                "members; it must have one number for each: take no mean over the first axis."
+            )
         return loss, current.detach()
 
     def _with_partners(self, loss: Tensor, step: Step, mix: Mix) -> Tensor:
@@ -398,6 +436,19 @@ class Trainer:
         done = time.perf_counter()
         state.seconds += done - started
         self._save_again = done + (done - started) * (1 / SAVING - 1)
+
+
+def _follow(state: State, moved: bool = False) -> None:
+    """Let what the kernels keep of the weights follow these."""
+    backbone = state.model.resnet()
+    if backbone is not None:
+        backbone.follow(moved)
+
+
+def _blank(like: Tensor, places: int) -> Tensor:
+    """Images without values, as many for each member, in the same order in memory."""
+    shape, stride = (len(like), places, *like.shape[2:]), (places * like.stride(1), *like.stride()[1:])
+    return torch.empty_strided(shape, stride, dtype=like.dtype, device="meta")
 
 
 def _mixed(batch: Batch, more: Mapping[str, Tensor]) -> Batch:

@@ -135,6 +135,8 @@ class SGD(Optimizer):
 
     def _update(self, gradients: list[Tensor], factor: Tensor | None) -> None:
         velocities = list(self.velocity.values())
+        if not by_member(gradients[0]) and self._in_one_pass(gradients, velocities, factor):
+            return
         if self.decays:
             decay = scaled(self.parameters, self.weight_decay)
             torch._foreach_add_(decay, gradients)
@@ -143,6 +145,26 @@ class SGD(Optimizer):
         torch._foreach_add_(velocities, gradients)
         for lr, places in self._rates(factor):
             add_scaled([self.parameters[place] for place in places], [velocities[place] for place in places], -lr)
+
+    def _in_one_pass(self, gradients: list[Tensor], velocities: list[Tensor], factor: Tensor | None) -> bool:
+        """Update in a single pass over memory, if all members agree in every number; else do nothing."""
+        momentum, decay, rates = self.momentum, self.weight_decay, list(self._rates(factor))
+        if not (isinstance(momentum, float) and isinstance(decay, float)):
+            return False
+        if not all(isinstance(lr, float) for lr, _ in rates):
+            return False
+        # Numbers that lie in another order in memory would be met one by one.
+        alike = [
+            own if own.stride() == parameter.stride() else torch.empty_like(parameter).copy_(own)
+            for own, parameter in zip(gradients, self.parameters, strict=True)
+        ]
+        for lr, places in rates:
+            own = [[tensors[place] for place in places] for tensors in (self.parameters, alike, velocities)]
+            torch._fused_sgd_(
+                *own, weight_decay=decay, momentum=momentum, lr=lr, dampening=0.0, nesterov=False, maximize=False,
+                is_first_step=False,
+            )  # fmt: skip
+        return True
 
 
 class AdamW(Optimizer):

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from mdcg.methods import Method, Step, stack
 from mdcg.models import Model
-from mdcg.models.resnet import ResNet
 from mdcg.train.group import Group
 from mdcg.train.precision import Compute
 from mdcg.train.smoothing import label_smoothing
@@ -45,8 +44,8 @@ class PastTasks:
     def prepare(self, images: Tensor) -> None:
         """Let the wide models' backbones compile what they need for the memory's images."""
         for wide, places in self._places():
-            backbone = wide.model.backbone
-            if isinstance(backbone, ResNet):
+            backbone = wide.model.resnet()
+            if backbone is not None:
                 backbone.prepare(wide.apart(images[:, places]))
 
     def gradients(self, images: Tensor, labels: Tensor, teacher: Model | None) -> Tensor:
@@ -106,8 +105,8 @@ class WideModel:
             past=past,
             smoothing=self.smoothing,
         )
-        loss = self.method.loss(step).sum()
-        found = flat(torch.autograd.grad(loss, self.parameters, materialize_grads=True))
+        loss = self.method.loss(step)
+        found = flat(torch.autograd.grad(loss, self.parameters, torch.ones_like(loss), materialize_grads=True))
         self._move_statistics()
         by_task: Tensor = found.unflatten(0, (self.tasks, -1))
         return by_task.transpose(0, 1)

@@ -14,9 +14,9 @@ from triton.runtime.errors import OutOfResources
 from mdcg.errors import MdcgError
 
 _Key = tuple[Any, ...]
-_compiling: ContextVar[tuple[ThreadPoolExecutor, dict[_Key, Future[Any]]] | None] = ContextVar(
-    "compiling", default=None
-)
+_compiling: ContextVar[list[Future[Any]] | None] = ContextVar("compiling", default=None)
+_compiled: dict[_Key, Future[Any]] = {}  # or about to be
+_pool = ThreadPoolExecutor(os.cpu_count(), "compile")
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
@@ -28,27 +28,42 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
         except OutOfResources as error:
             raise _unusable(error) from error
         return
-    pool, submitted = ahead
-    key = (kernel, *sorted(constants.items()), *map(_kind, args))
-    if key not in submitted:
-        submitted[key] = pool.submit(kernel.warmup, *args, grid=grid, **constants)
+    key = (kernel, *sorted(constants.items()), *_kinds(kernel, args))
+    if key not in _compiled or _compiled[key].cancelled():
+        _compiled[key] = _pool.submit(kernel.warmup, *args, grid=grid, **constants)
+    ahead.append(_compiled[key])
 
 
-def compile_ahead(*passes: Callable[[], object]) -> None:
-    """Compile what these passes launch; they see the shapes of their results, not the values."""
-    submitted: dict[_Key, Future[Any]] = {}
-    with ThreadPoolExecutor(os.cpu_count(), "compile") as pool:
-        token = _compiling.set((pool, submitted))
-        try:
-            for one in passes:
-                one()
-        finally:
-            _compiling.reset(token)
-        try:
-            for compiled in submitted.values():
-                compiled.result()
-        except Exception as error:
-            raise _unusable(error) from error
+def compile_ahead(*passes: Callable[[], object], wait: bool = True) -> None:
+    """Compile what these passes launch; they see the shapes of their results, not the values.
+
+    Without waiting, it is done while other work goes on; whoever launches such a kernel too early compiles it again.
+    """
+    wanted: list[Future[Any]] = []
+    token = _compiling.set(wanted)
+    try:
+        for one in passes:
+            one()
+    finally:
+        _compiling.reset(token)
+    if not wait:
+        return
+    try:
+        for compiled in wanted:
+            compiled.result()
+    except Exception as error:
+        raise _unusable(error) from error
+
+
+def compiling() -> bool:
+    """Whether kernels are only compiled, within `compile_ahead`."""
+    return _compiling.get() is not None
+
+
+def cancel_ahead() -> None:
+    """Forget what has not been begun to be compiled: nobody will need it."""
+    for compiled in _compiled.values():
+        compiled.cancel()
 
 
 def _unusable(error: Exception) -> MdcgError:
@@ -56,10 +71,18 @@ def _unusable(error: Exception) -> MdcgError:
     return MdcgError(f"the fused kernels cannot be used here ({reason}); set MDCG_KERNELS=plain to do without them.")
 
 
-def _kind(argument: Any) -> _Key:
-    """The properties of an argument for which Triton compiles a kernel of its own."""
+def _kinds(kernel: Any, args: tuple[Any, ...]) -> list[_Key]:
+    """The properties of each argument for which Triton compiles a kernel of its own."""
+    parameters = getattr(kernel, "params", [None] * len(args))
+    return [
+        _kind(own, not getattr(parameter, "do_not_specialize", False))
+        for parameter, own in zip(parameters, args, strict=False)  # constants come later
+    ]
+
+
+def _kind(argument: Any, special: bool) -> _Key:
     if isinstance(argument, Tensor):
         return argument.dtype, argument.data_ptr() % 16 == 0
     if isinstance(argument, int):
-        return int, argument == 1, argument % 16 == 0
+        return (int, argument == 1, argument % 16 == 0) if special else (int,)
     return (type(argument),)

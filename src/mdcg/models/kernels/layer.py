@@ -1,6 +1,7 @@
 """A convolution and its BatchNorm, for K members: what they compute, as launches of kernels.
 
-Maps are (K, images, height, width, channels).
+Maps are (K, images, height, width, channels). The convolution is that of `patch` for images, of `walk` for the narrow
+layers of a small ResNet, and of `conv` for all others.
 """
 
 from __future__ import annotations
@@ -12,40 +13,30 @@ import torch
 import triton
 from torch import Tensor
 
-from mdcg.models.kernels import conv, norm, walk
+from mdcg.models.kernels import conv, norm, patch, pool, walk
 from mdcg.models.kernels.launch import launch
-from mdcg.models.kernels.tiles import Tile, forward_tile, gradient_tile, weight_tile
+from mdcg.models.kernels.tiles import ELEMENTS, PROGRAMS, WINDOWS, Tile, forward_tile, gradient_tile, weight_tile
 from mdcg.models.layers import BatchNorm2d, Conv2d
 
-PARTS, COLUMNS = 128, 16  # tile of the kernels that add up partial sums
-ELEMENTS = 4096  # tile of the kernels that make one pass over a map
-
-
-@dataclass(frozen=True)
-class Moments:
-    """The statistics of a batch per member and channel, and the affine map that normalises by them."""
-
-    mean: Tensor
-    rstd: Tensor
-    scale: Tensor
-    shift: Tensor
+FEW = 16  # inputs: a product with fewer terms has no instruction
+WIDE = 64  # inputs: from here on convolutions in TF32 want a turned weight
 
 
 @dataclass(frozen=True)
 class Masked:
-    """A gradient that is zero where ReLU was closed, and the partial sums of it that BatchNorm needs."""
+    """A gradient that is zero where ReLU was closed, and the slopes by which BatchNorm goes on, see `sums`."""
 
     g: Tensor
-    sums: Tensor
-    products: Tensor
+    slopes: Tensor  # (5, K, channels); empty where no BatchNorm comes next
 
 
 @dataclass(frozen=True)
 class Below:
-    """The origin of a convolution's input: a map before BatchNorm, its statistics; with a residual the input itself."""
+    """The origin of a convolution's input: a layer, its map before BatchNorm; with a residual the input itself."""
 
+    layer: Layer
     x: Tensor
-    moments: Moments
+    moments: Tensor
     output: Tensor | None = None
 
 
@@ -56,143 +47,204 @@ class Layer:
     conv: Conv2d
     norm: BatchNorm2d
     weight: Tensor  # (K, taps, inputs, outputs), in the precision of the maps
+    turned: Tensor | None  # (K, taps, outputs, inputs), see `copies`
     products: str  # precision of the products of float32 numbers: "tf32" or "ieee"
+    tickets: Tensor  # (2, …) zeros, to find out who is last, forward and backward; in training
 
-    def convolve(self, x: Tensor) -> tuple[Tensor, Moments]:
-        """Convolve, and compute the statistics over the batch, which the running ones follow."""
-        y, sums, squares = self._forward(x)
-        mean, rstd, scale, shift = _floats(x, 4, self._columns)
-        rows = y.numel() // self._columns
-        n = self.norm
-        launch(
-            norm.finish_moments, (triton.cdiv(self._columns, COLUMNS),),
-            sums, squares, n.weight, n.bias, n.running_mean, n.running_var, mean, rstd, scale, shift,
-            len(sums), rows, self._columns, n.eps, n.momentum, PARTS=PARTS, COLUMNS=COLUMNS,
-        )  # fmt: skip
-        return y, Moments(mean, rstd, scale, shift)
+    def convolve(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Convolve, and compute the moments (4, K, channels) of the batch, which the running ones follow."""
+        moments = _floats(x, 4, *self.norm.weight.shape)
+        return self._forward(x, moments), moments
 
-    def activate(self, x: Tensor, m: Moments, residual: Tensor | None = None, relu: bool = True) -> Tensor:
+    def activate(self, x: Tensor, moments: Tensor, residual: Tensor | None = None, relu: bool = True) -> Tensor:
         """Compute relu(norm(x) + residual), x being `convolve`'s result."""
         y = torch.empty_like(x)
-        rows, tile = self._rows(x), ELEMENTS // self.outputs
         launch(
-            norm.apply, (triton.cdiv(rows, tile), len(x)), x, residual, y, m.scale, m.shift, rows,
-            CHANNELS=self.outputs, RELU=relu, RESIDUAL=residual is not None, ROWS=tile,
+            norm.apply, self._passing(x), x, residual, y, moments, _pixels(x),
+            CHANNELS=self.outputs, RELU=relu, RESIDUAL=residual is not None, ROWS=ELEMENTS // self.outputs,
         )  # fmt: skip
         return y
 
-    def infer(
-        self, x: Tensor, scale: Tensor, shift: Tensor, residual: Tensor | None = None, relu: bool = True
-    ) -> Tensor:
-        """Compute relu(norm(conv(x)) + residual) with fixed statistics, in one go."""
-        return self._forward(x, scale, shift, residual, relu)[0]
+    def pool(self, x: Tensor, moments: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Compute the maxima of relu(norm(x)), and which pixels they are; without moments, of an `infer`'s result."""
+        members, images, high, wide, channels = x.shape
+        y = x.new_empty(members, images, (high + 1) // 2, (wide + 1) // 2, channels)
+        winners = torch.empty_like(y, dtype=torch.int8) if moments is not None else y
+        launch(
+            pool.forward, self._passing(y), x, y, winners, moments, images, HIGH=high, WIDE=wide, CHANNELS=channels,
+            TRAINING=moments is not None, ROWS=ELEMENTS // channels,
+        )  # fmt: skip
+        return y, winners
 
-    def gradient_sums(self, dy: Tensor, x: Tensor, m: Moments, output: Tensor | None = None, per_dy: int = 1) -> Masked:
+    def infer(self, x: Tensor, residual: Tensor | None = None, relu: bool = True) -> Tensor:
+        """Compute relu(norm(conv(x)) + residual) with the running statistics, in one go."""
+        return self._forward(x, None, residual, relu)
+
+    def gradient_sums(
+        self, dy: Tensor, x: Tensor, moments: Tensor, output: Tensor | None = None, per_dy: int = 1
+    ) -> Masked:
         """Mask dy by `output` (None: it is masked already), dy being that of the mean of `per_dy` pixels each."""
-        rows, tile = self._rows(x), ELEMENTS // self.outputs
-        tiles = triton.cdiv(rows, tile)
-        g = dy if output is None else torch.empty_like(x)
-        sums, products = _floats(x, 2, tiles, self._columns)
+        grid, masked = self._passing(x), self._masked(dy if output is None else torch.empty_like(x))
         launch(
-            norm.gradient_sums, (tiles, len(x)), dy, x, output, g, sums, products, m.mean, m.rstd, rows, per_dy,
-            CHANNELS=self.outputs, OUTPUT=output is not None, ROWS=tile,
+            norm.gradient_sums, grid, dy, x, output, masked.g, self._sums(grid[0]), moments, masked.slopes,
+            self.norm.weight, self.tickets[1], _pixels(x), per_dy,
+            CHANNELS=self.outputs, OUTPUT=output is not None, ROWS=ELEMENTS // self.outputs,
         )  # fmt: skip
-        return Masked(g, sums, products)
+        return masked
 
-    def norm_gradient(self, masked: Masked, x: Tensor, m: Moments) -> tuple[Tensor, Tensor, Tensor]:
-        """The gradients of x, `convolve`'s result, and of BatchNorm's weight and bias."""
-        rows, tile = self._rows(x), ELEMENTS // self.outputs
-        dweight, dbias, of_g, of_x, constant = _floats(x, 5, self._columns)
-        launch(
-            norm.finish_gradient_sums, (triton.cdiv(self._columns, COLUMNS),),
-            masked.sums, masked.products, m.mean, m.rstd, self.norm.weight, dweight, dbias, of_g, of_x, constant,
-            len(masked.sums), rows, self._columns, PARTS=PARTS, COLUMNS=COLUMNS,
-        )  # fmt: skip
+    def norm_gradient(self, masked: Masked, x: Tensor) -> Tensor:
+        """The gradient of x, `convolve`'s result."""
         dx = torch.empty_like(x)
         launch(
-            norm.gradient_apply, (triton.cdiv(rows, tile), len(x)), masked.g, x, dx, of_g, of_x, constant, rows,
-            CHANNELS=self.outputs, ROWS=tile,
+            norm.gradient_apply, self._passing(x), masked.g, x, dx, masked.slopes, _pixels(x),
+            CHANNELS=self.outputs, ROWS=ELEMENTS // self.outputs,
         )  # fmt: skip
-        return dx, dweight.view_as(self.norm.weight), dbias.view_as(self.norm.bias)
+        return dx
+
+    def pool_gradient(self, dy: Tensor, winners: Tensor, x: Tensor, moments: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradient of x, `convolve`'s result, from that of the pooled map; and the slopes."""
+        dx, slopes = torch.empty_like(x), self._masked(x).slopes
+        (members, images, high, wide, channels), rows = x.shape, WINDOWS // self.outputs
+        tiles = triton.cdiv(_pixels(dy), rows)
+        each = triton.cdiv(tiles, max(1, PROGRAMS // members))
+        grid = (triton.cdiv(tiles, each), members)
+        sums = self._sums(grid[0])
+        for finding in (True, False):
+            launch(
+                pool.gradient, grid, dy, winners, x, dx, sums, moments, slopes, self.norm.weight, self.tickets[1],
+                images, each, HIGH=high, WIDE=wide, CHANNELS=channels, SUMS=finding, ROWS=rows,
+            )  # fmt: skip
+        return dx, slopes
 
     def weight_gradient(self, x: Tensor, dy: Tensor) -> Tensor:
         """The gradient of the convolution's weight, from its input and its output's gradient."""
-        tile = weight_tile(self)
-        shape = {"HIGH": x.shape[2], "WIDE": x.shape[3], "PIXEL": x.stride(3), "BLOCK": self._block, **self._shape}
+        tile, images = weight_tile(self), x.shape[1]
+        shape = {"HIGH": x.shape[2], "WIDE": x.shape[3], **self._shape}
         programs = max(1, tile.programs // len(x))  # of each member
         if tile.strip:
             (walks, _), tiled = self._walk(x, tile)
             strips = triton.cdiv(x.shape[2], tile.strip)
             each = triton.cdiv(walks, programs)
             dw = _floats(x, triton.cdiv(walks // strips, each) * strips, *self.weight.shape)
-            launch(walk.weight_gradient, (len(dw), len(x)), x, dy, dw, x.shape[1], x.stride(0), each, **shape, **tiled)
-        else:
-            kernel = self.conv.kernel
-            tiles = triton.cdiv(self._rows(dy), tile.rows)
-            each = triton.cdiv(tiles, max(1, programs // kernel))
+            grid = (len(dw), len(x))
+            launch(walk.weight_gradient, grid, x, dy, dw, images, tile.strip, each, **shape, **tiled)
+        elif self.patches:
+            tiles = triton.cdiv(_pixels(dy), tile.rows)
+            each = triton.cdiv(tiles, programs)
             dw = _floats(x, triton.cdiv(tiles, each), *self.weight.shape)
             launch(
-                conv.weight_gradient, (len(dw), len(x), kernel), x, dy, dw, x.shape[1], x.stride(0), each,
-                **shape, **self._strides, ROWS=tile.rows, **tile.launch,
+                patch.weight_gradient, (len(dw), len(x)), x, dy, dw, images, x.stride(0), each,
+                PIXEL=x.stride(3), LINE=self._line(x), LINES=triton.next_power_of_2(self.conv.kernel),
+                ROWS=tile.rows, **shape, **self._strides, **tile.launch,
             )  # fmt: skip
-        return self.conv.as_weight(dw.sum(0))
+        else:
+            tiled = tile.apart(dy.shape[2] * dy.shape[3], images)
+            taps, blocks = self.conv.kernel**2 // tile.taps, (self.inputs // tile.deep) * (self.outputs // tile.columns)
+            tiles = triton.cdiv(dy.shape[2] * dy.shape[3], tiled["PIXELS"]) * triton.cdiv(images, tiled["IMAGES"])
+            each = triton.cdiv(tiles, max(1, programs // (taps * blocks)))
+            dw = _floats(x, triton.cdiv(tiles, each), *self.weight.shape)
+            launch(
+                conv.weight_gradient, (len(dw) * blocks, len(x), taps), x, dy, dw, images, each,
+                DEEP=tile.deep, COLUMNS=tile.columns, TAPS=tile.taps, **tiled, **shape, **self._strides, **tile.launch,
+            )  # fmt: skip
+        return self.conv.as_weight(dw[0] if len(dw) == 1 else dw.sum(0))
 
     def input_gradient(self, dy: Tensor, x: Tensor, add: Tensor | None = None, below: Below | None = None) -> Masked:
-        """The gradient of the convolution's input x, plus `add`; with `below`, masked by the ReLU that made x."""
-        tile = gradient_tile(self, x)
-        if tile.strip:
-            kernel = walk.input_gradient
-            grid, tiled = self._walk(x, tile)
-        else:
-            kernel, stride = conv.input_gradient, self.conv.stride
-            pixels = x.shape[1] * triton.cdiv(x.shape[2], stride) * triton.cdiv(x.shape[3], stride)  # of a phase
-            grid = (triton.cdiv(pixels, tile.rows) * stride**2, len(x))
-            tiled = {**self._strides, "ROWS": tile.rows, **tile.launch}
-        dx = torch.empty(x.shape, dtype=dy.dtype, device=dy.device)
-        sums, products = _floats(x, 2, grid[0] if below else 0, len(x) * self.inputs)
-        m, output = (below.moments, below.output) if below else (None, None)
-        launch(
-            kernel, grid,
-            dy, self.weight, dx, add, sums, products, below and below.x, m and m.mean, m and m.rstd, m and m.scale,
-            m and m.shift, output, x.shape[1], HIGH=x.shape[2], WIDE=x.shape[3], ADD=add is not None,
-            SUMS=below is not None, OUTPUT=output is not None, **self._shape, **tiled,
-        )  # fmt: skip
-        return Masked(dx, sums, products)
+        """The gradient of the convolution's input x, plus `add`; with `below`, masked by the ReLU that made x.
 
-    def _forward(
-        self,
-        x: Tensor,
-        scale: Tensor | None = None,
-        shift: Tensor | None = None,
-        residual: Tensor | None = None,
-        relu: bool = False,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The convolution, normalised if `scale` and `shift` are known, and else its partial sums."""
-        high, wide = ((side - 1) // self.conv.stride + 1 for side in x.shape[2:4])
-        y = torch.empty(len(x), x.shape[1], high, wide, self.outputs, dtype=self.weight.dtype, device=x.device)
-        tile = forward_tile(self, x)
+        That of a 1 × 1 convolution has only those rows and columns that its stride leaves: so may `add`.
+        """
+        (members, images), (high, wide), stride = x.shape[:2], x.shape[2:4], self.conv.stride
+        if self.conv.kernel == 1:
+            (high, wide), stride = dy.shape[2:4], 1
+        tile, strip = gradient_tile(self, x), []
         if tile.strip:
-            kernel = walk.forward
+            kernel, strip = walk.input_gradient, [tile.strip]
             grid, tiled = self._walk(x, tile)
+            parts = grid[0]
         else:
-            kernel = conv.forward
-            grid = (triton.cdiv(self._rows(y), tile.rows), len(x))
-            tiled = {**self._strides, "ROWS": tile.rows, **tile.launch}
-        sums, squares = _floats(x, 2, grid[0] if scale is None else 0, self._columns)
+            kernel, places = conv.input_gradient, triton.cdiv(high, stride) * triton.cdiv(wide, stride)  # of a phase
+            tiled = {**tile.apart(places, images), "DEEP": tile.deep, "COLUMNS": tile.columns}
+            parts = triton.cdiv(places, tiled["PIXELS"]) * triton.cdiv(images, tiled["IMAGES"]) * stride**2
+            grid = (parts * (self.inputs // tile.columns), members)
+            tiled |= {"KERNEL": self.conv.kernel, "STRIDE": stride, **tile.launch}
+        dx = torch.empty(members, images, high, wide, self.inputs, dtype=dy.dtype, device=dy.device)
+        masked = below.layer._masked(dx) if below else Masked(dx, dx.new_empty(0))
+        arguments: list[Tensor | None] = [None] * 7
+        if below:
+            own = below.layer
+            sums = own._sums(parts)
+            arguments = [sums, below.x, below.output, below.moments, masked.slopes, own.norm.weight, own.tickets[1]]
         launch(
-            kernel, grid,
-            x, self.weight, y, sums, squares, self.norm.running_mean, scale, shift, residual, x.shape[1], x.stride(0),
-            HIGH=x.shape[2], WIDE=x.shape[3], PIXEL=x.stride(3), MOMENTS=scale is None, RELU=relu,
-            RESIDUAL=residual is not None, BLOCK=self._block, **self._shape, **tiled,
+            kernel, grid, dy, self.weight, dx, add, *arguments, images, *strip, HIGH=high, WIDE=wide,
+            ADD=0 if add is None else triton.cdiv(high, add.shape[2]), SUMS=below is not None,
+            OUTPUT=below is not None and below.output is not None, **self._shape, **tiled,
         )  # fmt: skip
-        return y, sums, squares
+        return masked
+
+    def _forward(self, x: Tensor, moments: Tensor | None, residual: Tensor | None = None, relu: bool = False) -> Tensor:
+        """The convolution, whose moments are to be found; or, without, normalised by the running statistics."""
+        members, images, high, wide, _ = x.shape
+        tall, broad = ((side - 1) // self.conv.stride + 1 for side in (high, wide))
+        y = torch.empty(members, images, tall, broad, self.outputs, dtype=self.weight.dtype, device=x.device)
+        tile, n = forward_tile(self, x), self.norm
+        more: tuple[Tensor | int | None, ...]
+        training, residual_too = moments is not None, {"RESIDUAL": residual is not None}
+        if tile.strip:
+            kernel, more = walk.forward, (residual, images, tile.strip)
+            grid, tiled = self._walk(x, tile)
+            parts = grid[0]
+            tiled |= residual_too
+        elif self.patches:
+            kernel, more, parts = patch.forward, (images, x.stride(0)), triton.cdiv(_pixels(y), tile.rows)
+            grid = (parts, members)
+            tiled = {**self._strides, "PIXEL": x.stride(3), "LINE": self._line(x), "ROWS": tile.rows, **tile.launch}
+        else:
+            kernel, more = conv.forward, (residual, images)
+            apart = tile.apart(tall * broad, images, training)
+            parts = triton.cdiv(tall * broad, apart["PIXELS"]) * triton.cdiv(images, apart["IMAGES"])
+            grid = (parts * (self.outputs // tile.columns), members)
+            tiled = {**self._strides, **apart, **residual_too, "DEEP": tile.deep, "COLUMNS": tile.columns}
+            tiled |= {"TURNED": self.turned is not None, **tile.launch}
+        sums, tickets = (self._sums(parts), self.tickets[0]) if training else (None, None)
+        launch(
+            kernel, grid, x, self.weight if self.turned is None else self.turned, y, sums, moments, n.weight, n.bias,
+            n.running_mean, n.running_var, tickets, *more, n.eps, n.momentum,
+            HIGH=high, WIDE=wide, MOMENTS=training, RELU=relu, **self._shape, **tiled,
+        )  # fmt: skip
+        return y
 
     def _walk(self, x: Tensor, tile: Tile) -> tuple[tuple[int, int], dict[str, int]]:
         """The grid and tile of a kernel that walks over x, or over a map of its size."""
         rows = max(tile.rows, int(triton.next_power_of_2(x.shape[3])))
         groups = triton.cdiv(x.shape[1], rows // x.shape[3])
         strips = triton.cdiv(x.shape[2], tile.strip)
-        return (groups * strips, len(x)), {"ROWS": rows, "STRIP": tile.strip, **tile.launch}
+        return (groups * strips, len(x)), {"ROWS": rows, **tile.launch}
+
+    def _masked(self, g: Tensor) -> Masked:
+        return Masked(g, _floats(g, 5, *self.norm.weight.shape))
+
+    def _sums(self, programs: int) -> Tensor:
+        """Room for the partial sums of so many programs of each member."""
+        return _floats(self.weight, 2, programs, *self.norm.weight.shape)
+
+    def _passing(self, x: Tensor) -> tuple[int, int]:
+        """The grid of a kernel that makes one pass over a map."""
+        return triton.cdiv(_pixels(x), ELEMENTS // self.outputs), len(x)
+
+    def _line(self, x: Tensor) -> int:
+        """The room that a row of taps takes, see `patch`."""
+        return max(FEW, int(triton.next_power_of_2(self.conv.kernel * x.stride(3))))
+
+    @property
+    def patches(self) -> bool:
+        """Whether it is the first layer."""
+        return self.inputs < FEW
+
+    @property
+    def half(self) -> bool:
+        """Whether numbers have 16 bits."""
+        return self.weight.dtype.itemsize == 2
 
     @property
     def inputs(self) -> int:
@@ -203,15 +255,6 @@ class Layer:
         return self.weight.shape[3]
 
     @property
-    def _columns(self) -> int:
-        return len(self.weight) * self.outputs
-
-    @property
-    def _block(self) -> int:
-        """The block of a product's terms, at least 16: a multiplication by a smaller matrix has no instruction."""
-        return max(16, int(triton.next_power_of_2(self.inputs)))
-
-    @property
     def _shape(self) -> dict[str, Any]:
         return {"INPUTS": self.inputs, "OUTPUTS": self.outputs, "PRECISION": self.products}
 
@@ -219,10 +262,10 @@ class Layer:
     def _strides(self) -> dict[str, Any]:
         return {"KERNEL": self.conv.kernel, "STRIDE": self.conv.stride}
 
-    @staticmethod
-    def _rows(x: Tensor) -> int:
-        """The number of pixels of one member."""
-        return x.shape[1] * x.shape[2] * x.shape[3]
+
+def _pixels(x: Tensor) -> int:
+    """The number of pixels of one member."""
+    return x.shape[1] * x.shape[2] * x.shape[3]
 
 
 def _floats(like: Tensor, *shape: int) -> Tensor:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from mdcg.models.kernels.beside import beside, join
+from mdcg.models.kernels.copies import copied
 from mdcg.models.kernels.launch import compile_ahead
-from mdcg.models.kernels.layer import Below, Layer, Masked, Moments
+from mdcg.models.kernels.layer import WIDE, Below, Layer, Masked
 
 if TYPE_CHECKING:
     from mdcg.models.resnet import ResNet
@@ -27,15 +29,22 @@ class Block(NamedTuple):
     shortcut: Layer | None
 
 
+class Convolved(NamedTuple):
+    """A map before its BatchNorm, and its moments."""
+
+    x: Tensor
+    moments: Tensor
+
+
 class Trace(NamedTuple):
     """What a block's backward pass needs of its forward pass."""
 
     input: Tensor
-    below: Below
-    first: tuple[Tensor, Moments]
+    below: Below | None  # None: a pooled map
+    first: Convolved
     between: Tensor
-    second: tuple[Tensor, Moments]
-    shortcut: tuple[Tensor, Moments] | None
+    second: Convolved
+    shortcut: Convolved | None
 
 
 def features(net: ResNet, images: Tensor) -> Tensor:
@@ -46,8 +55,8 @@ def features(net: ResNet, images: Tensor) -> Tensor:
     return _infer(net, images)
 
 
-def prepare(net: ResNet, trained: Tensor, inferred: Tensor | None) -> None:
-    """Compile what training and, if asked for, inference with such images will launch.
+def prepare(net: ResNet, trained: Tensor, inferred: Tensor | None, wait: bool) -> None:
+    """Compile what training and, if asked for, inference with such images will launch; see `compile_ahead`.
 
     A frozen network is not trained: steps infer too.
     """
@@ -58,7 +67,7 @@ def prepare(net: ResNet, trained: Tensor, inferred: Tensor | None) -> None:
 
     with torch.no_grad():
         first = train if net.training else lambda: _infer(net, trained)
-        compile_ahead(first, *([] if inferred is None else [lambda: _infer(net, inferred)]))
+        compile_ahead(first, *([] if inferred is None else [lambda: _infer(net, inferred)]), wait=wait)
 
 
 class _Training(torch.autograd.Function):
@@ -66,33 +75,44 @@ class _Training(torch.autograd.Function):
     def forward(ctx: Any, net: ResNet, images: Tensor, *parameters: Tensor) -> Tensor:
         stem, blocks = layers(net)
         image = _pixels_last(images)
-        x, moments = stem.convolve(image)
-        here, below = stem.activate(x, moments), Below(x, moments)
+        begin = Convolved(*stem.convolve(image))
+        winners, below = None, None
+        if net.large_stem:
+            here, winners = stem.pool(*begin)
+        else:
+            here, below = stem.activate(*begin), Below(stem, *begin)
         traces = []
         for first, second, shortcut in blocks:
-            one = first.convolve(here)
+            one = Convolved(*first.convolve(here))
             between = first.activate(*one)
-            two = second.convolve(between)
-            beside, residual = None, here
+            two = Convolved(*second.convolve(between))
+            other, residual = None, here
             if shortcut:
-                beside = shortcut.convolve(here)
-                residual = shortcut.activate(*beside, relu=False)
-            traces.append(Trace(here, below, one, between, two, beside))
+                other = Convolved(*shortcut.convolve(here))
+                residual = shortcut.activate(*other, relu=False)
+            traces.append(Trace(here, below, one, between, two, other))
             here = second.activate(*two, residual)
-            below = Below(*two, here)
-        ctx.net, ctx.layers, ctx.traces, ctx.image, ctx.top = net, (stem, blocks), traces, image, here
+            below = Below(second, *two, here)
+        ctx.net, ctx.layers, ctx.traces = net, (stem, blocks), traces
+        ctx.image, ctx.begin, ctx.winners, ctx.top = image, begin, winners, here
         return _pooled(here)
 
     @staticmethod
     def backward(ctx: Any, dfeatures: Tensor) -> tuple[Tensor | None, ...]:
         stem, blocks = ctx.layers
         gradients: dict[Tensor, Tensor] = {}
+        kept = []  # until those who read it beside are done
 
-        def through(layer: Layer, masked: Masked, of: tuple[Tensor, Moments], source: Tensor) -> Tensor:
+        def note(layer: Layer, slopes: Tensor, dx: Tensor, source: Tensor) -> None:
+            gradients[layer.norm.weight], gradients[layer.norm.bias] = slopes[0], slopes[1]
+            with beside(dx):
+                gradients[layer.conv.weight] = layer.weight_gradient(source, dx)
+            kept.append(dx)
+
+        def through(layer: Layer, masked: Masked, of: Convolved, source: Tensor) -> Tensor:
             """Go back through BatchNorm to the convolution's result, whose gradient gives the weight's."""
-            dx, dweight, dbias = layer.norm_gradient(masked, *of)
-            gradients[layer.norm.weight], gradients[layer.norm.bias] = dweight, dbias
-            gradients[layer.conv.weight] = layer.weight_gradient(source, dx)
+            dx = layer.norm_gradient(masked, of.x)
+            note(layer, masked.slopes, dx, source)
             return dx
 
         last, top = ctx.traces[-1], ctx.top
@@ -101,27 +121,30 @@ class _Training(torch.autograd.Function):
         )
         for (first, second, shortcut), trace in zip(reversed(blocks), reversed(ctx.traces), strict=True):
             dx = through(second, masked, trace.second, trace.between)
-            inner = second.input_gradient(dx, trace.between, below=Below(*trace.first))
+            inner = second.input_gradient(dx, trace.between, below=Below(first, *trace.first))
             dx = through(first, inner, trace.first, trace.input)
             add = masked.g
             if shortcut:
-                beside = shortcut.gradient_sums(masked.g, *trace.shortcut)
-                add = shortcut.input_gradient(through(shortcut, beside, trace.shortcut, trace.input), trace.input).g
+                other = shortcut.gradient_sums(masked.g, *trace.shortcut)
+                add = shortcut.input_gradient(through(shortcut, other, trace.shortcut, trace.input), trace.input).g
             masked = first.input_gradient(dx, trace.input, add, trace.below)
-        through(stem, masked, (ctx.traces[0].below.x, ctx.traces[0].below.moments), ctx.image)
+        if ctx.winners is None:
+            through(stem, masked, ctx.begin, ctx.image)
+        else:
+            dx, slopes = stem.pool_gradient(masked.g, ctx.winners, *ctx.begin)
+            note(stem, slopes, dx, ctx.image)
+        join(ctx.image)
         return None, None, *(gradients[parameter] for parameter in ctx.net.parameters())
 
 
 def _infer(net: ResNet, images: Tensor) -> Tensor:
     stem, blocks = layers(net)
-    flat = [stem, *(layer for block in blocks for layer in block if layer)]
-    affine = iter(_running_affine(flat))
-    here = stem.infer(_pixels_last(images), *next(affine))
+    here = stem.infer(_pixels_last(images))
+    if net.large_stem:
+        here, _ = stem.pool(here, None)
     for first, second, shortcut in blocks:
-        between = first.infer(here, *next(affine))
-        fixed = next(affine)
-        residual = shortcut.infer(here, *next(affine), relu=False) if shortcut else here
-        here = second.infer(between, *fixed, residual)
+        residual = shortcut.infer(here, relu=False) if shortcut else here
+        here = second.infer(first.infer(here), residual)
     return _pooled(here)
 
 
@@ -129,27 +152,23 @@ def layers(net: ResNet) -> tuple[Layer, list[Block]]:
     """The network's layers, their weights in the precision that autocast or TF32 ask for."""
     plain = [block.layers() for block in net.basic_blocks()]
     pairs = [(net.conv, net.norm), *(pair for block in plain for pair in block)]
-    weights = [conv.taps() for conv, _ in pairs]
-    if torch.is_autocast_enabled(weights[0].device.type):
-        cast = [torch.empty_like(weight, dtype=torch.bfloat16) for weight in weights]
-        torch._foreach_copy_(cast, weights)
-        weights = cast
+    half = _half()
+    weights = copied((conv for conv, _ in pairs), half) if half else [conv.taps() for conv, _ in pairs]
+    wide = [not half and weight.shape[2] >= WIDE for weight in weights]
+    turned = iter(copied((conv for (conv, _), own in zip(pairs, wide, strict=True) if own), half))
     products = "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
-    made = iter([Layer(*pair, weight, products) for pair, weight in zip(pairs, weights, strict=True)])
+    most = max(conv.weight[:, :, 0, 0, 0].numel() for conv, _ in pairs)  # members and channels
+    tickets = torch.zeros(len(pairs), 2, most if net.training else 0, dtype=torch.int32, device=weights[0].device)
+    made = iter(
+        Layer(*pair, weight, next(turned) if is_wide else None, products, own)
+        for pair, weight, is_wide, own in zip(pairs, weights, wide, tickets, strict=True)
+    )
     return next(made), [Block(next(made), next(made), next(made) if len(block) > 2 else None) for block in plain]
 
 
-def _running_affine(flat: list[Layer]) -> list[tuple[Tensor, Tensor]]:
-    """The scale and shift of every layer's BatchNorm by its running statistics; of all at once, to launch little."""
-    norms = [layer.norm for layer in flat]
-    mean = torch.cat([norm.running_mean.flatten() for norm in norms])
-    var = torch.cat([norm.running_var.flatten() for norm in norms])
-    weight = torch.cat([norm.weight.flatten() for norm in norms])
-    bias = torch.cat([norm.bias.flatten() for norm in norms])
-    scale = weight * torch.rsqrt(var + norms[0].eps)
-    shift = bias - mean * scale
-    sizes = [norm.weight.numel() for norm in norms]
-    return list(zip(scale.split(sizes), shift.split(sizes), strict=True))
+def _half() -> bool:
+    """Whether autocast asks for bf16, on whatever device: tensors may be without values, and nowhere."""
+    return torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")
 
 
 def _pixels_last(images: Tensor) -> Tensor:
@@ -157,7 +176,7 @@ def _pixels_last(images: Tensor) -> Tensor:
     *_, channels, high, wide = images.shape
     here = images.permute(0, 1, 3, 4, 2)
     pixel = here.stride(3)
-    dtype = torch.bfloat16 if torch.is_autocast_enabled(images.device.type) else images.dtype
+    dtype = torch.bfloat16 if _half() else images.dtype
     if here.stride()[1:] == (high * wide * pixel, wide * pixel, pixel, 1) and pixel >= channels:
         return here.to(dtype)
     return here.to(dtype).contiguous()

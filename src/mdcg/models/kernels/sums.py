@@ -1,0 +1,87 @@
+"""BatchNorm's statistics and gradients, from partial sums that the programs of a kernel leave behind.
+
+These are (2, parts, K, channels). The last of the programs adds them up, always in the same order, so that results do
+not depend on how the GPU schedules its work. What it finds is for each member and channel:
+
+    moments     mean, rstd, scale, shift: x̂ = (x − mean)·rstd, and BatchNorm gives x·scale + shift
+    slopes      the gradients of BatchNorm's weight and bias, and the a, b, c with which dx = a·g + b·x + c
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+AT_ONCE = tl.constexpr(2048)  # partial sums that a program of four warps adds up at a time
+
+
+@triton.jit
+def leave(sums, part, parts, column, width, first, second):
+    """Store the two partial sums of one program."""
+    tl.store(sums + part * width + column, first)
+    tl.store(sums + (parts + part) * width + column, second)
+
+
+@triton.jit
+def is_last(ticket, programs):
+    """Whether all others that share a ticket have stored what they had to."""
+    tl.debug_barrier()
+    return tl.atomic_add(ticket, 1, sem="acq_rel") == programs - 1
+
+
+@triton.jit
+def _added_up(sums, parts, column, width, AT_ONCE: tl.constexpr, COLUMNS: tl.constexpr):
+    first = tl.zeros((AT_ONCE, COLUMNS), tl.float32)
+    second = tl.zeros((AT_ONCE, COLUMNS), tl.float32)
+    for start in range(0, parts, AT_ONCE):
+        part = start + tl.arange(0, AT_ONCE)
+        at = sums + part[:, None] * width + column[None, :]
+        first += tl.load(at, (part < parts)[:, None], other=0)
+        second += tl.load(at + parts * width, (part < parts)[:, None], other=0)
+    return tl.sum(first, 0), tl.sum(second, 0)
+
+
+@triton.jit
+def finish_moments(
+    sums, moments, weight, bias, running_mean, running_var, parts, rows, column, width, eps, momentum,
+    AT_ONCE: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Mean and variance from partial sums around the running mean; then the running statistics move on."""
+    off, square = _added_up(sums, parts, column, width, AT_ONCE, COLUMNS)
+    off /= rows
+    variance = tl.maximum(square / rows - off * off, 0.0)
+    old_mean = tl.load(running_mean + column)
+    old_var = tl.load(running_var + column)
+    mean = old_mean + off
+    rstd = 1 / tl.sqrt(variance + eps)
+    scale = tl.load(weight + column) * rstd
+    tl.store(moments + column, mean)
+    tl.store(moments + width + column, rstd)
+    tl.store(moments + 2 * width + column, scale)
+    tl.store(moments + 3 * width + column, tl.load(bias + column) - mean * scale)
+    unbiased = variance * (rows / (rows - 1.0))
+    tl.store(running_mean + column, old_mean + momentum * off)
+    tl.store(running_var + column, old_var + momentum * (unbiased - old_var))
+
+
+@triton.jit
+def running_affine(weight, bias, running_mean, running_var, column, eps):
+    """The scale and shift of BatchNorm by its running statistics."""
+    scale = tl.load(weight + column) / tl.sqrt(tl.load(running_var + column) + eps)
+    return scale[None, :], (tl.load(bias + column) - tl.load(running_mean + column) * scale)[None, :]
+
+
+@triton.jit
+def finish_gradient(
+    sums, slopes, moments, weight, parts, rows, column, width, AT_ONCE: tl.constexpr, COLUMNS: tl.constexpr
+):  # fmt: skip
+    """dx = w·rstd·(g − mean(g) − x̂·mean(g·x̂)) is linear in g and x: its slopes, and w's and b's gradients."""
+    total, product = _added_up(sums, parts, column, width, AT_ONCE, COLUMNS)
+    rstd = tl.load(moments + width + column)
+    a = tl.load(weight + column) * rstd
+    b = -a * rstd * product / rows
+    tl.store(slopes + column, product)
+    tl.store(slopes + width + column, total)
+    tl.store(slopes + 2 * width + column, a)
+    tl.store(slopes + 3 * width + column, b)
+    tl.store(slopes + 4 * width + column, -a * total / rows - b * tl.load(moments + column))
