@@ -16,7 +16,7 @@ from PIL import Image
 
 from mdcg.data import DATASETS, DatasetRecord
 from mdcg.data.cifar import CIFAR10, CIFAR100, Cifar
-from mdcg.data.tinyimagenet import TINYIMAGENET, TinyImageNet, _digest, _wanted
+from mdcg.data.tinyimagenet import TINYIMAGENET, TinyImageNet, _digest
 
 
 def replaced(record: DatasetRecord, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,13 +99,16 @@ def write_tiny(root: Path) -> TinyImageNet:
     (folder / "val/val_annotations.txt").write_text("".join(annotations))
     (folder / "wnids.txt").write_text("\n".join(wnids))
     (folder / "words.txt").write_text("n01\tgoldfish, Carassius auratus\nn02\tbee\nn03\tbus\nn99\tother\n")
-    files = {
-        file.relative_to(folder).as_posix(): file.read_bytes()
-        for file in folder.rglob("*")
-        if file.is_file() and _wanted(file.relative_to(folder).as_posix())
-    }
-    val = [tuple(line.split("\t")[:2]) for line in annotations]
-    return dataclasses.replace(TINYIMAGENET, digest=_digest(files, wnids, val))
+    return dataclasses.replace(TINYIMAGENET, digest=digest_below(root))
+
+
+def digest_below(root: Path) -> str:
+    """The digest of what is in the folder, as if it were published."""
+    folder = root / "tiny-imagenet-200"
+    images = [*folder.glob("train/*/images/*"), *folder.glob("val/images/*")]
+    sha1s = {file.relative_to(folder).as_posix(): hashlib.sha1(file.read_bytes()).hexdigest() for file in images}
+    lines = (folder / "val/val_annotations.txt").read_text().splitlines()
+    return _digest(sha1s, (folder / "wnids.txt").read_text().split(), [tuple(line.split("\t")[:2]) for line in lines])
 
 
 @pytest.fixture

@@ -11,7 +11,9 @@ import pytest
 from PIL import Image
 
 from mdcg.data import cache, load, verify
+from mdcg.data.content import Arrays, digest_of
 from mdcg.errors import MdcgError
+from mdcg.tensors import write_pieces
 from tests.data.conftest import save_image
 
 needs_ordinary_user = pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -50,7 +52,7 @@ def test_a_changed_folder_is_read_again(photos: Path) -> None:
     after = load(f"folder:{photos}")
     assert len(after.train) == len(before.train) + 1
     assert after.fingerprint != before.fingerprint
-    assert len(list(cache.cache_folder().iterdir())) == 1  # the outdated cache is gone
+    assert len(list(cache.cache_folder().glob("*.safetensors"))) == 1  # the outdated cache is gone
 
 
 def test_rotated_photos_are_turned(tmp_path: Path) -> None:
@@ -124,3 +126,54 @@ def test_read_only_cache_folder(photos: Path, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("MDCG_CACHE", str(locked))
     with pytest.raises(MdcgError, match="Permission denied"):
         load(f"folder:{photos}")
+
+
+def test_a_cache_with_other_labels_or_images_is_made_anew(
+    photos: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = load(f"folder:{photos}", size=16).train
+    labels, images = whole.labels.copy(), whole.images.clone()  # what is mapped changes with the file
+    (file,) = cache.cache_folder().glob("*.safetensors")
+    content = file.read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")
+    at = content.rindex(labels.tobytes())
+    shuffled = labels[::-1].tobytes()
+    altered = bytes([content[start] ^ 1])
+    for damaged in (
+        content[:at] + shuffled + content[at + len(shuffled) :],
+        content[:start] + altered + content[start + 1 :],
+    ):
+        caplog.clear()
+        file.write_bytes(damaged)
+        again = load(f"folder:{photos}", size=16)
+        assert again.train.labels.tolist() == labels.tolist()
+        assert again.train.images.equal(images)
+        assert caplog.messages == [f"{file}, a dataset in the cache, is damaged; it is made anew from its source."]
+    looked: list[Arrays] = []
+
+    def noted(content: Arrays) -> str:
+        looked.append(content)
+        return digest_of(content)
+
+    monkeypatch.setattr(cache, "digest_of", noted)
+    load(f"folder:{photos}", size=16)
+    assert not looked  # its images were checked when it was made
+    file.touch()
+    load(f"folder:{photos}", size=16)
+    assert len(looked) == 1
+
+
+def test_a_cache_of_before_is_read(photos: Path) -> None:
+    """It had no digest of its header."""
+    load(f"folder:{photos}", size=16)
+    (file,) = cache.cache_folder().glob("*.safetensors")
+    content = cache.read_cache(file)
+    assert content is not None
+    pieces = {name: (tuple(one.shape), one.dtype, [one.numpy()]) for name, one in content.tensors().items()}
+    values = {"class_names": content.class_names, "mean": content.mean, "std": content.std, "digest": content.digest}
+    copy = file.with_name("before.safetensors")
+    with copy.open("wb") as out:
+        write_pieces(out, pieces, {"version": 1, **values})
+    again = cache.read_whole(copy)
+    assert again is not None
+    assert again.digest == content.digest

@@ -207,14 +207,14 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_the_same_content_is_kept_once() -> None:
     made = Dataset.from_torch(Listed(COLOUR), name="own")
-    (file,) = cache_folder().iterdir()
+    (file,) = cache_folder().glob("*.safetensors")
     written = file.stat().st_mtime_ns
     again = Dataset.from_torch(Listed(COLOUR), name="own")
     assert again.fingerprint == made.fingerprint
-    assert [one.stat().st_mtime_ns for one in cache_folder().iterdir()] == [written]
+    assert [one.stat().st_mtime_ns for one in cache_folder().glob("*.safetensors")] == [written]
     other = Dataset.from_torch(Listed(COLOUR, LABELS[::-1].copy()), name="own")
     assert other.fingerprint != made.fingerprint
-    assert len(list(cache_folder().iterdir())) == 1
+    assert len(list(cache_folder().glob("*.safetensors"))) == 1
     assert torch.equal(made.train.images, again.train.images)  # though its file is gone
 
 

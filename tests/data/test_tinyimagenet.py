@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from mdcg.data import DATASETS, load, verify
+from mdcg.data.tinyimagenet import TINYIMAGENET
 from mdcg.errors import MdcgError
+from mdcg.pixels import processes
 from mdcg.testing import check_dataset
-from tests.data.conftest import replaced
+from tests.data.conftest import digest_below, replaced
 
 
 def zip_folder(folder: Path, archive: Path) -> None:
@@ -38,6 +40,42 @@ def test_tinyimagenet(small_tiny: Path, as_zip: bool) -> None:
     assert "is whole" in verify("tinyimagenet", where)
 
 
+@pytest.fixture(params=["threads", "processes"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few images decoded as few are, or as many."""
+    monkeypatch.setattr(processes, "cores", lambda: 2)
+    monkeypatch.setattr(processes, "EACH", 1 if request.param == "processes" else 100)
+
+
+@pytest.mark.parametrize("as_zip", [False, True])
+def test_processes_read_the_same(small_tiny: Path, monkeypatch: pytest.MonkeyPatch, as_zip: bool) -> None:
+    where = small_tiny
+    if as_zip:
+        where = small_tiny / "tiny-imagenet-200.zip"
+        zip_folder(small_tiny / "tiny-imagenet-200", where)
+    by_threads = load("tinyimagenet", where)
+    monkeypatch.setenv("MDCG_CACHE", str(small_tiny / "another"))
+    monkeypatch.setattr(processes, "cores", lambda: 2)
+    monkeypatch.setattr(processes, "EACH", 1)
+    by_processes = load("tinyimagenet", where)
+    assert by_processes.fingerprint == by_threads.fingerprint
+    assert (by_processes.train.images == by_threads.train.images).all()
+    assert (by_processes.test.images == by_threads.test.images).all()
+
+
+@pytest.mark.usefixtures("way")
+def test_an_image_that_cannot_be_decoded_is_named(small_tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is as published: another is told by the checksum."""
+    broken = small_tiny / "tiny-imagenet-200/val/images/val_10.JPEG"
+    broken.write_bytes(broken.read_bytes()[:-400])
+    with pytest.raises(MdcgError, match="incomplete or altered"):
+        load("tinyimagenet", small_tiny)
+    replaced(dataclasses.replace(TINYIMAGENET, digest=digest_below(small_tiny)), monkeypatch)
+    with pytest.raises(MdcgError, match=r"val_10\.JPEG is not a readable image"):
+        load("tinyimagenet", small_tiny)
+
+
+@pytest.mark.usefixtures("way")
 def test_incomplete_tinyimagenet(small_tiny: Path) -> None:
     folder = small_tiny / "tiny-imagenet-200"
     (folder / "train/n01/images/n01_2.JPEG").unlink()

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
@@ -491,18 +491,18 @@ def test_full_disk(
     number: int, cli: Cli, root: Path, model: Path, content: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The checkpoint or the file itself cannot be written: one sentence, and the same command goes on later."""
-    original, written = Path.write_bytes, []
+    written = []
 
-    def write(self: Path, data: bytes) -> int:
-        written.append(self)
+    def write(file: BinaryIO, data: bytes) -> None:
+        written.append(file.name)
         if len(written) == number:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return original(self, data)
+        file.write(data)
 
     images = write_images(tmp_path / "images", TOYS, [4, 5])
     words = ["learn", images, "--from", model, "--out"]
     assert cli(*words, tmp_path / "expected").code == 0
-    monkeypatch.setattr(Path, "write_bytes", write)
+    monkeypatch.setattr("mdcg.files._write", write)
     said = last_line(cli(*words, model))
     assert "No space left on device; make room or choose a writable folder, then give the same command again." in said
     assert model.read_bytes() == content

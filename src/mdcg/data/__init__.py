@@ -3,7 +3,6 @@
 from mdcg.data.cifar import CIFAR10, CIFAR100
 from mdcg.data.content import Arrays, arrays
 from mdcg.data.dataset import Dataset, Split
-from mdcg.data.decode import ImageFormat
 from mdcg.data.digits import DIGITS
 from mdcg.data.eurosat import EUROSAT
 from mdcg.data.folder import FOLDERS
@@ -16,6 +15,7 @@ from mdcg.data.registry import DATASETS, is_known, record_of, register_dataset
 from mdcg.data.source import read as read_files
 from mdcg.data.svhn import SVHN
 from mdcg.data.tinyimagenet import TINYIMAGENET
+from mdcg.pixels.decode import ImageFormat
 
 __all__ = [
     "DATASETS",

@@ -13,7 +13,6 @@ from torch import Tensor
 from mdcg.data import items, own
 from mdcg.data.cache import cached
 from mdcg.data.content import Arrays, digest_of
-from mdcg.data.decode import ImageFormat
 from mdcg.data.folder import FOLDER
 from mdcg.data.given import Channels, Images, Parts
 from mdcg.data.own import Own, Prepared, name_of
@@ -22,6 +21,7 @@ from mdcg.data.record import DatasetRecord
 from mdcg.data.registry import record_of
 from mdcg.draws import Ints
 from mdcg.errors import InputError
+from mdcg.pixels.decode import ImageFormat
 
 
 @dataclass(frozen=True)

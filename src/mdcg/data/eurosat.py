@@ -5,7 +5,6 @@ It has no official test split: a fixed share of each class is held out.
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from mdcg.data.content import Arrays, arrays_without_test
-from mdcg.data.decode import ImageFormat, ahead, decode
 from mdcg.data.published import Published
-from mdcg.data.source import read
+from mdcg.data.source import found
 from mdcg.errors import MdcgError
+from mdcg.pixels.decode import Encoded, ImageFormat
+from mdcg.pixels.processes import decode_all
 
 SIDE = 64
 
@@ -29,18 +29,20 @@ class EuroSat(Published):
 
     def read(self, path: Path) -> Arrays:
         """Read all images, from the unpacked folder or the archive."""
-        files = dict(read(path, self._wanted))
-        found = Counter(name.split("/")[0] for name in files)
+        files = dict(found(path, self._wanted))
+        counted = Counter(name.split("/")[0] for name in files)
         for name, count in self.counts.items():
-            if found[name] != count:
+            if counted[name] != count:
                 raise MdcgError(
-                    f"{path} has {found[name]:,} images of {name} in place of {count:,}; unpack {self.archive} again, "
-                    "or remove it and run 'mdcg data get'."
+                    f"{path} has {counted[name]:,} images of {name} in place of {count:,}; unpack {self.archive} "
+                    "again, or remove it and run 'mdcg data get'."
                 )
-        names, format = sorted(files), ImageFormat(SIDE)
+        names = sorted(files)
         images = np.empty((len(names), SIDE, SIDE, 3), np.uint8)
-        for row, image in enumerate(ahead(lambda one: decode(io.BytesIO(files[one]), str(path / one), format), names)):
-            images[row] = image
+        encoded = [Encoded(f"{path}/{name}", files[name]) for name in names]
+        with decode_all(encoded, ImageFormat(SIDE)) as decoded:
+            for row, one in enumerate(decoded):
+                images[row] = one.pixels
         classes = list(self.counts)
         labels = np.array([classes.index(name.split("/")[0]) for name in names], np.int64)
         return arrays_without_test(images, labels, classes)

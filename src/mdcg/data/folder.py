@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mdcg.data.content import Arrays, arrays, arrays_without_test
-from mdcg.data.decode import VERSION, ImageFormat
 from mdcg.data.images import ImageReader
 from mdcg.data.record import DatasetRecord, Source
 from mdcg.data.registry import ANY
 from mdcg.data.source import stamp
 from mdcg.errors import MdcgError
 from mdcg.files import shown
+from mdcg.pixels.decode import VERSION, ImageFormat
 
 FOLDER = "folder:"
 DEFAULT_SIZE = 32

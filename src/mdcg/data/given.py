@@ -28,9 +28,9 @@ from mdcg.data.content import (
     statistics,
     statistics_of,
 )
-from mdcg.data.decode import ImageArray
 from mdcg.draws import Ints
 from mdcg.errors import InputError, unknown
+from mdcg.pixels.decode import ImageArray
 from mdcg.tensors import Pieces
 
 LONGEST = 200  # characters of a class's name
@@ -231,7 +231,7 @@ class Parts:
     def write(self, file: Path) -> None:
         """Write the arrays to a file of the cache, piece by piece."""
         measured = statistics_of(self.train.pieces(), self.train.shape[3])
-        write_arrays(file, self._tensors(), self.class_names, measured, self.digest)
+        write_arrays(file, self._tensors(), self.class_names, measured, lambda: self.digest)
 
     def _tensors(self) -> Pieces:
         return {

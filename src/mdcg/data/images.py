@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +10,23 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from mdcg.data.decode import DAMAGED, FORMATS, UNKNOWN, BadImage, ImageArray, ImageFormat, ahead, decode
 from mdcg.draws import Ints
 from mdcg.errors import MachineError, MdcgError, unknown
 from mdcg.files import readable, shown
+from mdcg.pixels.decode import (
+    DAMAGED,
+    FORMATS,
+    UNKNOWN,
+    BadImage,
+    Decoded,
+    Encoded,
+    ImageArray,
+    ImageFormat,
+    ahead,
+    attempt,
+    reason,
+)
+from mdcg.pixels.processes import decode_all
 
 OnError = Literal["stop", "skip"]
 PathLike = str | os.PathLike[str]
@@ -100,9 +112,11 @@ class ImageReader:
                 "pixels; make them smaller, or use fewer."
             ) from error
         kept: list[int] = []
-        for place, _, image in self._usable(paths):
-            images[len(kept)] = image
-            kept.append(place)
+        with decode_all([_encoded(path) for path in paths], self.format) as decoded:
+            found = ((path, self._judged(path, one)) for path, one in zip(paths, decoded, strict=True))
+            for place, _, image in self._usable(found):
+                images[len(kept)] = image
+                kept.append(place)
         return images[: len(kept)], np.array(kept, np.int64)
 
     def read_classes(self, classes: dict[str, list[Path]]) -> tuple[ImageArray, Ints]:
@@ -123,7 +137,7 @@ class ImageReader:
             raise MdcgError(f"a batch cannot hold {batch} images; give 1 or more.")
         paths: list[Path] = []
         images: list[ImageArray] = []
-        for _, path, image in self._usable(map(_path, files)):
+        for _, path, image in self._usable(ahead(self._attempt, map(_path, files))):
             paths.append(path)
             images.append(image)
             if len(paths) == batch:
@@ -142,9 +156,9 @@ class ImageReader:
         instead = self.skipped[before:]
         return f"{shown(folder)} holds no image" + (f" that can be read (but {_counted(instead)})" if instead else "")
 
-    def _usable(self, files: Iterable[Path]) -> Iterator[tuple[int, Path, ImageArray]]:
+    def _usable(self, found: Iterable[tuple[Path, ImageArray | str]]) -> Iterator[tuple[int, Path, ImageArray]]:
         """Each usable file with its place and image, in order."""
-        for place, (file, image) in enumerate(ahead(self._attempt, files)):
+        for place, (file, image) in enumerate(found):
             if isinstance(image, str):
                 self.skipped.append((file, image))
             else:
@@ -152,15 +166,17 @@ class ImageReader:
                 yield place, file, image
 
     def _attempt(self, file: Path) -> tuple[Path, ImageArray | str]:
-        """A file and its image, or why it is skipped: the error itself would keep half an image in memory."""
-        try:
-            return file, read_image(file, self.format)
-        except BadImage as error:
-            if self.on_error == "stop":
-                raise
-            if error.why == UNKNOWN:
-                return file, DAMAGED if file.suffix.lower() in SUFFIXES else _kind(file)
-            return file, error.why
+        """A file and its image, or why it is skipped."""
+        return file, self._judged(file, attempt(_encoded(file), self.format))
+
+    def _judged(self, file: Path, decoded: Decoded) -> ImageArray | str:
+        """The image of a file, or why it is skipped."""
+        image = decoded.image if self.on_error == "skip" else decoded.pixels
+        if not isinstance(image, BadImage):
+            return image
+        if image.why == UNKNOWN:
+            return DAMAGED if file.suffix.lower() in SUFFIXES else _kind(file)
+        return image.why
 
     def _images(self, folder: Path) -> list[Path]:
         """The image files in a folder; its sub-folders are skipped."""
@@ -186,22 +202,12 @@ class ImageReader:
         except (FileNotFoundError, NotADirectoryError) as error:
             raise MdcgError(f"there is no folder {shown(folder)}; check the path.") from error
         except (OSError, ValueError) as error:
-            raise MdcgError(f"cannot read {shown(folder)}: {_reason(error)}; check its permissions.") from error
+            raise MdcgError(f"cannot read {shown(folder)}: {reason(error)}; check its permissions.") from error
         return files, folders
 
 
-def read_image(file: Path, format: ImageFormat) -> ImageArray:
-    """One image file as pixels (size, size, 3)."""
-    try:
-        if not stat.S_ISREG(file.stat().st_mode):  # to open a pipe would wait for its writer
-            raise BadImage(f"{shown(file)} is a folder, pipe or device, not a file; remove it.", "not a file")
-        opened = file.open("rb")
-    except (OSError, ValueError) as error:
-        raise BadImage(
-            f"cannot read {shown(file)}: {_reason(error)}; check the path and its permissions.", "unreadable"
-        ) from error
-    with opened:
-        return decode(opened, shown(file), format)
+def _encoded(path: Path) -> Encoded:
+    return Encoded(shown(path), path)
 
 
 def _path(named: PathLike) -> Path:
@@ -216,10 +222,6 @@ def _is_folder(named: Path | os.DirEntry[str]) -> bool:
         return named.is_dir()
     except OSError:  # then reading it as a file says why
         return False
-
-
-def _reason(error: OSError | ValueError) -> str:
-    return str(error.strerror) if isinstance(error, OSError) else "no file can have this name"
 
 
 def _kind(file: Path) -> str:

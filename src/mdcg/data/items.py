@@ -18,9 +18,9 @@ from PIL import Image
 
 from mdcg.data.cache import cache_folder, cached
 from mdcg.data.content import Arrays
-from mdcg.data.decode import VERSION, ImageArray, ImageFormat, pixels_of
 from mdcg.data.given import Channels, Images, Parts, as_array
 from mdcg.errors import InputError, MachineError, MdcgError, unknown
+from mdcg.pixels.decode import VERSION, ImageArray, ImageFormat, pixels_of
 
 LOOKED_AT_TWICE = 8  # images, to find out whether a dataset always gives the same ones
 Item = tuple[Any, Any]  # an image and its label

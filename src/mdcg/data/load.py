@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from mdcg.data.cache import cache_file, cache_folder, read_cache
+from mdcg.data.cache import cache_file, cache_folder, note_checked, read_cache
 from mdcg.data.content import Arrays, digest_of
 from mdcg.data.dataset import Dataset
 from mdcg.data.prepare import content_of, read_anew
@@ -42,7 +42,7 @@ def verify(name: str, data: Path | None = None, size: int | None = None) -> str:
         return f"{name}: {images}" + (f", part of {package}." if package else ".")
     file = cache_file(source.label, source.path, source.stamp())
     cached = read_cache(file)
-    if cached is not None and not (cached.digest == digest_of(cached) == digest_of(fresh)):
+    if file.exists() and not (cached and cached.digest == digest_of(cached) == digest_of(fresh)):
         file.unlink()
         return f"{name}: {source.path} is whole; its cache {file} was damaged and has been removed."
     return f"{name}: {source.path} is whole, {images}" + (", and so is its cache." if cached else ".")
@@ -64,6 +64,7 @@ class CachedFile:
     def remove(self) -> None:
         """Remove the file, and with the last one its folder."""
         self.path.unlink(missing_ok=True)
+        note_checked(cache_folder())
         if self.path.parent != cache_folder():
             with contextlib.suppress(OSError):  # others are left in it
                 self.path.parent.rmdir()

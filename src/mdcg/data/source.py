@@ -14,11 +14,13 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from io import BufferedRandom
 from pathlib import Path, PurePosixPath
 
 import pooch
 
-from mdcg.errors import MdcgError
+from mdcg.errors import MdcgError, machine_trouble
+from mdcg.files import atomic_file
 
 logger = logging.getLogger(__name__)
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
@@ -44,18 +46,24 @@ def fetch(url: str, md5: str, folder: Path) -> Path:
     """Download an archive and check its checksum; a broken download leaves nothing behind."""
     name = url.rsplit("/", 1)[-1]
     logger.info("downloading %s to %s.", url, folder)
-    pooch.get_logger().setLevel(logging.WARNING)  # it would say the same by itself, to those who want quiet too
+    with atomic_file(folder / name) as file:
+        _download(url, md5, file, folder / name)
+    return folder / name
+
+
+def _download(url: str, md5: str, file: BufferedRandom, path: Path) -> None:
     try:
-        return Path(pooch.retrieve(url, known_hash=f"md5:{md5}", fname=name, path=folder))
-    except PermissionError as error:
-        raise MdcgError(
-            f"cannot write {folder / name}: permission denied; choose a writable folder with --data."
-        ) from error
+        pooch.downloaders.choose_downloader(url)(url, file, None)
+        file.seek(0)
+        if hashlib.file_digest(file, "md5").hexdigest() != md5:
+            raise ValueError(f"what came is altered or cut short: its md5 is not {md5}")
     except Exception as error:
         # pooch passes on whatever its downloader, the network or the disk raises
+        if machine_trouble(error):
+            raise
         reason = "no connection" if "Connection" in type(error).__name__ else str(error).split("\n")[0][:150]
         raise MdcgError(
-            f"cannot download {url} ({reason}); check the connection, or put {name} into {folder} yourself."
+            f"cannot download {url} ({reason}); check the connection, or put {path.name} into {path.parent} yourself."
         ) from error
 
 
@@ -64,8 +72,14 @@ def read(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes
 
     Names are relative to the dataset's own folder, which archives carry as their first component.
     """
+    for name, content in found(path, wanted):
+        yield name, content if isinstance(content, bytes) else content_of(content)
+
+
+def found(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, Path | bytes]]:
+    """The wanted files as by `read`, but of a folder not their content, only where they are."""
     if path.is_dir():
-        yield from _read_folder(path, wanted)
+        yield from _in_folder(str(path), wanted)
         return
     if not path.name.endswith(ARCHIVES):
         raise MdcgError(f"{path} is neither a folder nor a .tar.gz or .zip archive; give one of these.")
@@ -80,14 +94,27 @@ def read(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes
         ) from error
 
 
-def _read_folder(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    for file in sorted(path.rglob("*")):
-        name = file.relative_to(path).as_posix()
-        if wanted(name) and file.is_file():
-            try:
-                yield name, file.read_bytes()
-            except OSError as error:
-                raise MdcgError(f"cannot read {file}: {error.strerror}; check the file.") from error
+def content_of(file: Path) -> bytes:
+    """All of a file."""
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise MdcgError(f"cannot read {file}: {error.strerror}; check the file.") from error
+
+
+def _in_folder(folder: str, wanted: Callable[[str], bool], below: str = "") -> Iterator[tuple[str, Path]]:
+    """The wanted files in a folder and those below it, sorted; links to folders are not followed."""
+    try:
+        with os.scandir(folder) as entries:
+            inner = sorted(entries, key=lambda entry: entry.name)
+    except PermissionError:
+        return
+    for entry in inner:
+        name = below + entry.name
+        if entry.is_dir(follow_symlinks=False):
+            yield from _in_folder(entry.path, wanted, f"{name}/")
+        elif wanted(name) and entry.is_file():
+            yield name, Path(entry.path)
 
 
 def _read_tar(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:

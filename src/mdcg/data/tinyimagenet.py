@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,11 +10,12 @@ import numpy as np
 
 from mdcg.data.cifar import CIFAR10_MEAN, CIFAR10_STD
 from mdcg.data.content import Arrays, arrays
-from mdcg.data.decode import ImageArray, ImageFormat, ahead, decode
 from mdcg.data.published import Published
 from mdcg.data.record import Preprocessing, Protocol
-from mdcg.data.source import read, stamp
+from mdcg.data.source import content_of, found, stamp
 from mdcg.errors import MdcgError
+from mdcg.pixels.decode import UNREADABLE, BadImage, Encoded, ImageFormat
+from mdcg.pixels.processes import decode_all
 
 WNIDS, WORDS, VAL = "wnids.txt", "words.txt", "val/val_annotations.txt"
 SIDE = 64
@@ -45,36 +45,40 @@ class TinyImageNet(Published):
 
     def read(self, path: Path) -> Arrays:
         """Read and verify all images and labels, from the unpacked folder or the archive."""
-        files = dict(read(path, _wanted))
+        files = dict(found(path, _wanted))
         for name in (WNIDS, WORDS, VAL):
             if name not in files:
                 raise MdcgError(f"{path} lacks {name}; get {self.archive} again with 'mdcg data get'.")
-        wnids = _lines(files[WNIDS])
-        val = [tuple(line.split("\t")[:2]) for line in _lines(files[VAL])]
-        if _digest(files, wnids, val) != self.digest:
+        wnids, words, annotated = (_lines(files.pop(name)) for name in (WNIDS, WORDS, VAL))
+        val = [tuple(line.split("\t")[:2]) for line in annotated]
+        names = sorted(files)  # those of train first
+        images = np.empty((len(names), SIDE, SIDE, 3), np.uint8)
+        sha1s: dict[str, str] = {}
+        bad: BadImage | None = None  # if the images are the published ones, there is none
+        encoded = [Encoded(f"{path}/{name}", files[name]) for name in names]
+        with decode_all(encoded, ImageFormat(SIDE), hashed=True) as decoded:
+            for row, (name, one) in enumerate(zip(names, decoded, strict=True)):
+                sha1s[name] = one.sha1
+                if not isinstance(one.image, BadImage):
+                    images[row] = one.image
+                elif one.image.why == UNREADABLE:
+                    raise one.image
+                else:
+                    bad = bad or one.image
+        if _digest(sha1s, wnids, val) != self.digest:
             raise MdcgError(
-                f"{path} is incomplete or altered ({len(files) - 3:,} images found; these, {WNIDS} and {VAL} are not "
+                f"{path} is incomplete or altered ({len(files):,} images found; these, {WNIDS} and {VAL} are not "
                 f"all those of {self.archive}); unpack it again, or remove it and run 'mdcg data get'."
             )
+        if bad:
+            raise bad
         label = {wnid: number for number, wnid in enumerate(wnids)}
-        words = dict(line.split("\t", 1) for line in _lines(files[WORDS]) if "\t" in line)
-        names = [words.get(wnid, wnid).split(",")[0].strip() for wnid in wnids]
-        train = sorted(name for name in files if name.startswith("train/"))
-        test = {f"val/images/{name}": label[wnid] for name, wnid in sorted(val)}
-
-        def pixels(chosen: list[str]) -> ImageArray:
-            images = np.empty((len(chosen), SIDE, SIDE, 3), np.uint8)
-            format = ImageFormat(SIDE)
-            for row, image in enumerate(
-                ahead(lambda one: decode(io.BytesIO(files[one]), str(path / one), format), chosen)
-            ):
-                images[row] = image
-            return images
-
+        meant = dict(line.split("\t", 1) for line in words if "\t" in line)
+        train = sum(name.startswith("train/") for name in names)
         return arrays(
-            (pixels(train), [label[name.split("/")[1]] for name in train]),
-            (pixels(list(test)), list(test.values())),
-            names,
+            (images[:train], [label[name.split("/")[1]] for name in names[:train]]),
+            (images[train:], [label[wnid] for _, wnid in sorted(val)]),
+            [meant.get(wnid, wnid).split(",")[0].strip() for wnid in wnids],
         )
 
 
@@ -83,15 +87,16 @@ def _wanted(name: str) -> bool:
     return images or name in (WNIDS, WORDS, VAL)
 
 
-def _lines(content: bytes) -> list[str]:
+def _lines(file: Path | bytes) -> list[str]:
+    content = file if isinstance(file, bytes) else content_of(file)
     return [line for line in content.decode(errors="replace").splitlines() if line.strip()]
 
 
-def _digest(files: dict[str, bytes], wnids: list[str], val: list[tuple[str, ...]]) -> str:
+def _digest(sha1s: dict[str, str], wnids: list[str], val: list[tuple[str, ...]]) -> str:
     """The sha1 over the names and sha1s of all images, the order of the classes and the labels of the val images."""
     whole = hashlib.sha1()
-    for name in sorted(name for name in files if name.endswith(".JPEG")):
-        whole.update(name.encode() + hashlib.sha1(files[name]).digest())
+    for name, sha1 in sorted(sha1s.items()):
+        whole.update(name.encode() + bytes.fromhex(sha1))
     whole.update("\n".join([*wnids, *("\t".join(pair) for pair in sorted(val))]).encode())
     return whole.hexdigest()
 

@@ -14,12 +14,12 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from torch import Tensor
 
-from mdcg.data.decode import ImageArray, ImageFormat, Resize
 from mdcg.data.given import as_array, check_class_name
 from mdcg.data.images import ImageReader, OnError
 from mdcg.draws import Ints
 from mdcg.errors import InputError, MdcgError
 from mdcg.files import shown
+from mdcg.pixels.decode import ImageArray, ImageFormat, Resize
 from mdcg.saved import Label, Setup
 
 DEFAULT_SIZE = 64  # pixels of the side to which images of files are brought

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import os
+import stat
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO, Literal, TypeVar, get_args
 
 import numpy as np
@@ -34,7 +38,7 @@ THREADS = min(8, os.cpu_count() or 1)
 AHEAD = 4 * THREADS  # images that may wait, decoded, for their turn
 LARGE = 2**24  # pixels: an image above is decoded while no other such is
 GAP = 2  # a JPEG is decoded at a fraction of its size, but at least so many times as large as is asked for
-UNKNOWN, DAMAGED = "of no known format", "damaged"
+UNKNOWN, DAMAGED, UNREADABLE = "of no known format", "damaged", "unreadable"
 TURNS = {  # what undoes each EXIF orientation
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -78,6 +82,61 @@ class BadImage(MdcgError):
     def __init__(self, text: str, why: str) -> None:
         super().__init__(text)
         self.why = why
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """An image that is to be decoded: its file, or what was in it."""
+
+    name: str  # in sentences
+    content: Path | bytes
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What has become of an encoded image: its pixels, or why there are none."""
+
+    image: ImageArray | BadImage
+    sha1: str = ""  # of the file, where it was asked for
+
+    @property
+    def pixels(self) -> ImageArray:
+        """The image; an error where there is none."""
+        if isinstance(self.image, BadImage):
+            raise self.image
+        return self.image
+
+
+def attempt(encoded: Encoded, format: ImageFormat, hashed: bool = False) -> Decoded:
+    """Decode an image; what is wrong with it is returned, not raised."""
+    sha1 = ""
+    try:
+        content = encoded.content
+        file = io.BytesIO(content) if isinstance(content, bytes) else _opened(content, encoded.name)
+        with file:
+            if not hashed:
+                return Decoded(decode(file, encoded.name, format))
+            content = file.read()
+        sha1 = hashlib.sha1(content).hexdigest()
+        return Decoded(decode(io.BytesIO(content), encoded.name, format), sha1)
+    except BadImage as error:  # which itself would keep half an image in memory
+        return Decoded(BadImage(str(error), error.why), sha1)
+
+
+def _opened(path: Path, name: str) -> BinaryIO:
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would wait for its writer
+            raise BadImage(f"{name} is a folder, pipe or device, not a file; remove it.", "not a file")
+        return path.open("rb")
+    except (OSError, ValueError) as error:
+        raise BadImage(
+            f"cannot read {name}: {reason(error)}; check the path and its permissions.", UNREADABLE
+        ) from error
+
+
+def reason(error: OSError | ValueError) -> str:
+    """Say in a few words why a file cannot be read."""
+    return str(error.strerror) if isinstance(error, OSError) else "no file can have this name"
 
 
 def decode(file: BinaryIO, name: str, format: ImageFormat) -> ImageArray:
@@ -124,22 +183,27 @@ def _explained(name: str) -> Iterator[None]:
             f"there is not enough memory to decode {name}; close other programs, or make the image smaller."
         ) from error
     except Exception as error:  # a decoder meets anything: besides its own errors also struct's, zlib's, …
-        reason = shown(str(error) or type(error).__name__, 150)
-        raise BadImage(f"{name} is not a readable image ({reason}); repair or remove it.", DAMAGED) from error
+        words = shown(str(error) or type(error).__name__, 150)
+        raise BadImage(f"{name} is not a readable image ({words}); repair or remove it.", DAMAGED) from error
 
 
-def ahead(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+def ahead(
+    work: Callable[[Item], Result], items: Iterable[Item], threads: int | None = None
+) -> Generator[Result, None, None]:
     """The result of each item, in order, while threads work on the next ones, but on no more than `AHEAD`.
+
+    Where the number of threads is given, it is on no more than twice as many.
 
     >>> list(ahead(abs, [-3, 1, -2]))
     [3, 1, 2]
     """
     waiting: deque[Future[Result]] = deque()
-    with ThreadPoolExecutor(THREADS) as pool:
+    most = AHEAD if threads is None else 2 * threads
+    with ThreadPoolExecutor(threads or THREADS) as pool:
         try:
             for item in items:
                 waiting.append(pool.submit(work, item))
-                if len(waiting) > AHEAD:
+                if len(waiting) > most:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
@@ -180,7 +244,7 @@ def _opaque(image: Image.Image, background: tuple[int, int, int]) -> Image.Image
         grey, key = Image.fromarray((deep >> 8).astype(np.uint8)), image.info.get("transparency")
         image = grey if key is None else Image.merge("LA", [grey, Image.fromarray(np.uint8(255) * (deep != key))])
     if not image.has_transparency_data:
-        return image.convert("RGB")
+        return image if image.mode == "RGB" else image.convert("RGB")
     seen = image.convert("LA").convert("RGBA") if image.mode == "La" else image.convert("RGBA")
     canvas = Image.new("RGB", image.size, background)
     canvas.paste(seen, mask=seen)
@@ -201,4 +265,7 @@ def _resized(image: Image.Image, format: ImageFormat) -> Image.Image:
         left, top = (width - shorter) // 2, (height - shorter) // 2
         return image.resize((side, side), how, box=(left, top, left + shorter, top + shorter))
     # Smaller first, then larger: a line of a million pixels would else become a million lines.
-    return image.resize((min(width, side), min(height, side)), how).resize((side, side), how)
+    for size in ((min(width, side), min(height, side)), (side, side)):
+        if image.size != size:
+            image = image.resize(size, how)
+    return image
