@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 ROOT = Path(__file__).parent.parent
 
@@ -198,13 +198,13 @@ def _arm(where: str, count: int, number: int) -> None:
 
     loop.SAVING = 1  # after every epoch, however long it takes
 
-    def write_half(path: Path, content: bytes) -> None:
-        with path.open("wb") as file:
-            file.write(content[: len(content) // 2])
+    def write_half(file: BinaryIO, content: bytes) -> None:
+        file.write(content[: len(content) // 2])
+        file.flush()
 
     owner, name, just_before = {
         "step": (loop.Trainer, "train_step", None),  # between two steps
-        "half": (Path, "write_bytes", write_half),  # half of a file is written
+        "half": (files, "_write", write_half),  # half of a file is written
         "flush": (files, "_flush", None),  # written, not yet flushed or renamed
         "unlink": (Path, "unlink", None),  # renamed, the older checkpoint not yet removed
         "rmtree": (shutil, "rmtree", None),  # all results written, checkpoints not yet removed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
@@ -18,8 +19,54 @@ class MdcgError(Exception):
         self.about = about
 
 
+#: Whatever other people's code may raise: `sys.exit` there is no wish of the person who gave the command.
+FOREIGN = (Exception, SystemExit)
+
+
+def reason_of(error: BaseException) -> str:
+    """The first line of what an error says, without a full stop.
+
+    >>> reason_of(ValueError("no such file.\\nMore of it")), reason_of(KeyError()), reason_of(SystemExit(3))
+    ('no such file', 'KeyError', 'it called sys.exit')
+    """
+    if isinstance(error, SystemExit):
+        return "it called sys.exit"
+    return (str(error).strip().splitlines() or [""])[0].rstrip(".") or type(error).__name__
+
+
 class MachineError(MdcgError):
     """The error of a disk or GPU that fails, whatever was asked for: other runs would fare no better."""
+
+
+# The machine's own trouble, whatever was asked of it, and what helps.
+TROUBLE = {
+    errno.EMFILE: "allow more open files (ulimit -n), or let fewer runs train together (--members)",
+    errno.ENFILE: "close other programs: this machine has too many files open",
+    errno.ENOSPC: "make room or choose a writable folder",
+    errno.EDQUOT: "make room or choose a writable folder",
+    errno.EROFS: "choose a writable folder",
+    errno.ENOLCK: "choose a folder on a disk with locks",
+    errno.EIO: "check the disk",
+    errno.ESTALE: "check the network disk",
+    errno.ENOMEM: "free some memory",
+}
+
+
+def machine_trouble(error: BaseException | None) -> MachineError | None:
+    """The error as one of the machine, if it comes from trouble that any other run would have too; else None.
+
+    >>> print(machine_trouble(OSError(errno.EMFILE, "Too many open files", "a.json")))
+    a.json: Too many open files; allow more open files (ulimit -n), or let fewer runs train together (--members).
+    >>> machine_trouble(FileNotFoundError(errno.ENOENT, "No such file or directory"))
+    """
+    while error is not None:
+        if isinstance(error, MachineError):
+            return error
+        if isinstance(error, OSError) and error.errno in TROUBLE:
+            where = f"{error.filename}: " if error.filename else ""
+            return MachineError(f"{where}{error.strerror}; {TROUBLE[error.errno]}.")
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return None
 
 
 class InputError(MdcgError, ValueError):

@@ -1,56 +1,128 @@
-"""Files that appear whole or not at all, and folders that one process holds."""
+"""Files that appear whole or not at all, and folders that one process holds.
+
+Whoever writes a file holds a lock on it, which the system lets go of however the process ends: so any process, on any
+machine that shares the disk, can tell what is being written from what a kill has left. Where a disk has no locks, work
+goes on without: files are whole all the same, but two commands may do the same work, and what a kill has left stays.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import glob
+import errno
+import logging
 import os
+import platform
+import re
+import secrets
+import shutil
 import sys
+import warnings
 from collections.abc import Iterator
+from io import BufferedRandom
 from pathlib import Path
+from typing import BinaryIO
 
 from filelock import FileLock, Timeout
-from safetensors import SafetensorError
 
-from mdcg.errors import Busy, MachineError
+from mdcg.errors import TROUBLE, Busy, MachineError
+
+try:
+    import fcntl
+except ImportError:  # Windows, where what a kill has left stays
+    fcntl = None  # type: ignore[assignment]
+
+logger = logging.getLogger(__name__)
 
 PARTIAL = ".partial"  # suffix of a file that is still being written
+LEFTOVER = re.compile(r"\.(.+)\.(?:[0-9a-f]{12}|[0-9]+)\.partial", re.DOTALL)  # of older versions: a process's number
 LOCK = ".lock"  # file that a folder is held by
 OWNER = ".owner"  # and one that names who holds it: a locked file cannot be read on every system
+NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}  # what a disk without locks answers
+READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # no links, no waiting for a pipe
+TRIES = 100  # to make a file, while others tidy up beside it
 
 
 @contextlib.contextmanager
-def atomic_file(path: Path) -> Iterator[Path]:
-    """Give a name beside `path` to write to; then flush the file to disk and rename it to `path`.
+def atomic_file(path: Path, flush: bool = True) -> Iterator[BufferedRandom]:
+    """Give a file to write to, with a name of its own beside `path`; then flush it to disk and rename it to `path`.
 
-    A reader or a crash never sees half a file.
+    A reader or a crash never sees half a file. What kills have left of earlier ones is removed. A link at `path` gives
+    way to the file; what it leads to stays as it is.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
+    partial = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield partial
-        _flush(partial)
-        partial.replace(path)
-        _flush_folder(path.parent)  # a rename is on disk only once its folder is
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
+        remove_partial(path.parent, path.name)
+        file = _create(path)
+        partial = Path(file.name)
+        with file:
+            yield file
+            file.flush()
+            if flush:
+                _flush(file)
+            if sys.platform == "win32":  # which renames nothing that is open
+                file.close()
+            partial.replace(path)
+        if flush:
+            _flush_folder(path.parent)  # a rename is on disk only once its folder is
+    except OSError as error:
+        advice = TROUBLE.get(error.errno or 0, "make room or choose a writable folder")
         raise MachineError(
-            f"cannot write {path}: {reason}; make room or choose a writable folder, then give the same command again."
+            f"cannot write {path}: {error.strerror or error}; {advice}, then give the same command again."
         ) from error
     finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
+        if partial is not None:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
 
 
 def write_atomic(path: Path, content: bytes) -> None:
     """Write a file that appears whole or not at all."""
-    with atomic_file(path) as partial:
-        partial.write_bytes(content)
+    with atomic_file(path) as file:
+        _write(file, content)
 
 
-def _flush(file: Path) -> None:
-    with file.open("rb+") as opened:  # Windows flushes only what may be written
-        os.fsync(opened.fileno())
+def _write(file: BinaryIO, content: bytes) -> None:
+    file.write(content)
+
+
+def _flush(file: BinaryIO) -> None:
+    os.fsync(file.fileno())
+
+
+def _create(path: Path) -> BufferedRandom:
+    """Create a file beside `path` and lock it; its name cannot be foreseen, and nothing that has it is opened."""
+    for last in (*(TRIES - 1) * (False,), True):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.parent / f".{_short(path.name)}.{secrets.token_hex(6)}{PARTIAL}"
+            file = partial.open("x+b")
+        except (FileNotFoundError, FileExistsError):  # the folder, empty until now, was tidied up
+            if last:
+                raise
+            continue
+        if _lock(file.fileno()) is not False and partial.exists():
+            return file
+        file.close()  # who tidies up was here before the lock
+        partial.unlink(missing_ok=True)
+    raise OSError(errno.EAGAIN, "others remove what is written")
+
+
+def _short(name: str) -> str:
+    """A file's name, cut so that more can be added to it."""
+    return os.fsencode(name)[:200].decode("utf-8", "ignore")
+
+
+def _lock(handle: int) -> bool | None:
+    """Lock an open file until it is closed, and return whether that could be done; None where there are no locks."""
+    if fcntl is None:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError:
+        return None
+    return True
 
 
 def _flush_folder(folder: Path) -> None:
@@ -64,23 +136,39 @@ def _flush_folder(folder: Path) -> None:
 
 
 def remove_partial(folder: Path, name: str | None = None) -> None:
-    """Remove what killed processes left half-written in a folder; with a `name`, of that file alone."""
-    for file in folder.glob(f".{'' if name is None else f'{glob.escape(name)}.'}*{PARTIAL}"):
-        owner = file.name.removesuffix(PARTIAL).rpartition(".")[2]
-        if not (owner.isdigit() and _is_running(int(owner))):
-            file.unlink(missing_ok=True)
+    """Remove what killed processes left half-written in a folder; with a `name`, of that file alone.
+
+    What is still being written, by whatever machine, is locked and stays, and so does what cannot be locked.
+    """
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            found = LEFTOVER.fullmatch(entry.name)
+            if found and (name is None or found[1] == _short(name)) and entry.is_file(follow_symlinks=False):
+                with contextlib.suppress(OSError):
+                    _remove_unless_locked(Path(entry.path))
 
 
-def _is_running(process: int) -> bool:
-    if sys.platform == "win32":  # where signal 0 is Ctrl-C: rather leave a file than end its writer
-        return True
+def _remove_unless_locked(file: Path) -> None:
+    handle = os.open(file, READ | os.O_RDWR)  # network disks lock only what may be written
     try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True  # somebody else's
-    return True
+        if _lock(handle) and os.path.samestat(os.fstat(handle), file.lstat()):  # not renamed meanwhile
+            file.unlink()
+    finally:
+        os.close(handle)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder with all that is in it; of a link, the link alone."""
+    if folder.is_symlink():
+        folder.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(folder)
+
+
+def unlink_link(path: Path) -> None:
+    """Remove a link where none of ours can be: what it leads to is not ours to change."""
+    if path.is_symlink():
+        path.unlink(missing_ok=True)
 
 
 def readable(path: Path) -> str:
@@ -101,10 +189,11 @@ def shown(path: Path | str, length: int = 300) -> str:
 
 def is_locked(folder: Path) -> bool:
     """Whether a process has locked `folder`."""
-    if not (folder / LOCK).exists():  # nobody ever held it, and to try would leave a file
+    lock = folder / LOCK
+    if lock.is_symlink() or not lock.exists():  # nobody ever held it, and to try would leave a file
         return False
     try:
-        with FileLock(folder / LOCK, timeout=0):
+        with _quiet(), FileLock(lock, timeout=0):
             return False
     except Timeout:
         return True
@@ -114,20 +203,26 @@ def is_locked(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock `folder` for this process alone; the system unlocks it when the process ends, however it ends."""
+    """Lock `folder` for this process alone; the system unlocks it when the process ends, however it ends.
+
+    On a disk without locks this is said, once, and nothing is locked.
+    """
     lock, owner = FileLock(folder / LOCK, timeout=0), folder / OWNER
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
+        unlink_link(folder / LOCK)
+        with _quiet():
+            lock.acquire()
     except Timeout:
         raise Busy(f"{folder} is in use by {_name(owner)}; wait for it to end, or choose another folder.") from None
     except OSError as error:
-        raise MachineError(
-            f"cannot write in {folder}: {error.strerror or error}; choose another folder for it."
-        ) from error
+        if error.errno not in NO_LOCKS:
+            advice = TROUBLE.get(error.errno or 0, "choose another folder for it")
+            raise MachineError(f"cannot write in {folder}: {error.strerror or error}; {advice}.") from error
+        _say_without(folder)
     try:
-        with contextlib.suppress(OSError):  # held all the same
-            owner.write_text(f"process {os.getpid()}", "utf-8")
+        with contextlib.suppress(MachineError), atomic_file(owner, flush=False) as file:  # held all the same
+            file.write(f"process {os.getpid()}\n{platform.node()}".encode())
         yield
     finally:
         with contextlib.suppress(OSError):
@@ -135,9 +230,33 @@ def locked(folder: Path) -> Iterator[None]:
         lock.release()
 
 
+def _quiet() -> contextlib.AbstractContextManager[object]:
+    """Keep to ourselves what filelock says where there is no `flock`: a file that names its process will do."""
+    return warnings.catch_warnings(action="ignore", category=UserWarning)
+
+
+_said: list[bool] = []
+
+
+def _say_without(folder: Path) -> None:
+    if not _said:
+        _said.append(True)
+        logger.warning(
+            "the disk of %s has no locks, so that nothing keeps a second command from the same work: give none there "
+            "meanwhile.",
+            folder,
+        )
+
+
 def _name(owner: Path) -> str:
-    """The process that has locked a folder, as far as it has told."""
+    """The process that has locked a folder, as far as it has told; of another machine, that too."""
     try:
-        return owner.read_text("utf-8") or "another process"
+        handle = os.open(owner, READ)
+        try:
+            process, _, node = os.read(handle, 300).decode("utf-8").partition("\n")
+        finally:
+            os.close(handle)
     except (OSError, ValueError):
         return "another process"
+    where = f" on {node}" if node and node != platform.node() else ""
+    return shown(process + where) or "another process"

@@ -6,6 +6,7 @@ The file is safetensors with a JSON header. Every tensor of the model has a lead
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import AfterValidator, BaseModel, TypeAdapter, model_validator
 from torch import Tensor
 
 from mdcg.errors import MachineError, MdcgError
@@ -22,8 +23,9 @@ from mdcg.files import shown, write_atomic
 from mdcg.memory import Exemplars
 from mdcg.methods import METHODS
 from mdcg.methods.base import Passes, Value
-from mdcg.models import Model, build_model
-from mdcg.tensors import below, pack, unpack
+from mdcg.models import HEADS, Model, build_model
+from mdcg.stored import Count, Counted, NotNegative, Number, Seed, Share, Whole, plain
+from mdcg.tensors import below, check_kinds, pack, unpack
 from mdcg.train.augment import Pixels
 from mdcg.train.device_errors import OutOfMemory, device_errors_explained
 from mdcg.train.group import Augmentation, Group, Numbers, OptimizerName, ScheduleName, Training
@@ -32,6 +34,7 @@ from mdcg.train.precision import compute
 from mdcg.train.state import State
 
 VERSION = 3
+MOST_PIXELS = 2**26  # and channels, of one image
 PIXELS_AT_ONCE = 2**22  # of the images that are classified together: enough to keep a CPU busy
 Probabilities = npt.NDArray[np.float64]
 Label = str | int | float | bool  # of a class, as it was given
@@ -43,35 +46,35 @@ class Setup:
 
     backbone: str
     head: str
-    head_settings: dict[str, float]
-    outputs: int  # of a head that has all of them from the start
-    shape: tuple[int, int, int]  # (channels, height, width)
-    mean: tuple[float, ...]  # per channel, pixels in 0..1
-    std: tuple[float, ...]
-    seed: int
+    head_settings: dict[str, Number]
+    outputs: Count  # of a head that has all of them from the start
+    shape: tuple[Counted, Counted, Counted]  # (channels, height, width)
+    mean: tuple[Number, ...]  # per channel, pixels in 0..1
+    std: tuple[NotNegative, ...]
+    seed: Seed
     method: str = ""  # empty: a file of before, which does not say
-    hyperparameters: dict[str, Value] = field(default_factory=dict)
-    memory: int = 0
-    tasks: int = 1  # how many there may be, for a method that divides its memory among them
-    batch_size: int = 32
-    lr: float = 0.01  # learning rate
-    momentum: float = 0.8
-    backbone_lr: float | None = None  # learning rate of the backbone; None: as `lr`, 0: it stays as it is
+    hyperparameters: Annotated[dict[str, Value], AfterValidator(plain)] = field(default_factory=dict)
+    memory: Whole = 0
+    tasks: Counted = 1  # how many there may be, for a method that divides its memory among them
+    batch_size: Counted = 32
+    lr: NotNegative = 0.01  # learning rate
+    momentum: Share = 0.8
+    backbone_lr: NotNegative | None = None  # learning rate of the backbone; None: as `lr`, 0: it stays as it is
     passes: Passes = "joint"
-    padding: int = 0
+    padding: Count = 0
     flip: bool = False
     optimizer: OptimizerName = "sgd"
     schedule: ScheduleName = "constant"
-    head_lr: float | None = None  # the rest as in `Numbers`
-    weight_decay: float = 0.0
-    warmup: float = 0.0
-    clip: float = 0.0
-    label_smoothing: float = 0.0
+    head_lr: NotNegative | None = None  # the rest as in `Numbers`
+    weight_decay: NotNegative = 0.0
+    warmup: Share = 0.0
+    clip: NotNegative = 0.0
+    label_smoothing: Share = 0.0
     augment: tuple[Augmentation, ...] = ()
-    randaugment_n: int = Training.randaugment_n
-    jitter_strength: float = Numbers.jitter_strength
-    randaugment_m: float = Numbers.randaugment_m
-    mix_alpha: float = Numbers.mix_alpha
+    randaugment_n: Count = Training.randaugment_n
+    jitter_strength: NotNegative = Numbers.jitter_strength
+    randaugment_m: NotNegative = Numbers.randaugment_m
+    mix_alpha: NotNegative = Numbers.mix_alpha
 
     @property
     def numbers(self) -> Numbers:
@@ -107,13 +110,13 @@ class Version:
     """What one call of `learn` has taught, and how the classifier fared. Lists are by class, in order of arrival."""
 
     classes: list[Label]  # the new ones
-    images: list[int]  # that came of each class
-    held_out: list[int]  # images of each class that both accuracies are of
-    before: list[float | None]  # accuracy in percent of the classes known before; None: nothing was held out
-    after: list[float | None]  # and of all classes
-    epochs: int
-    steps: int
-    seconds: float
+    images: list[Count]  # that came of each class
+    held_out: list[Count]  # images of each class that both accuracies are of
+    before: list[NotNegative | None]  # accuracy in percent of the classes known before; None: nothing was held out
+    after: list[NotNegative | None]  # and of all classes
+    epochs: Count
+    steps: Whole
+    seconds: NotNegative
     finished: str  # UTC, ISO 8601
     mdcg: str  # its version
 
@@ -121,11 +124,23 @@ class Version:
 class Header(BaseModel):
     """What a file says beside its `Setup`."""
 
-    classes: list[Label]
-    sizes: list[Annotated[int, Field(ge=1)]]
+    classes: Annotated[list[Label], AfterValidator(plain)]
+    sizes: list[Counted]
     versions: list[Version]
-    params: dict[str, Any]
+    params: Annotated[dict[str, Any], AfterValidator(lambda given: plain(given, finite=False))]
     learns: bool
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Header:
+        if len(self.classes) != sum(self.sizes):
+            raise ValueError("its class names do not fit its outputs")
+        known = len(self.classes)
+        for version in reversed(self.versions):
+            counted = {len(version.images), len(version.held_out), len(version.after)}
+            known -= len(version.classes)
+            if counted != {known + len(version.classes)} or len(version.before) not in (0, known) or known < 0:
+                raise ValueError("what it has learned does not fit its classes")
+        return self
 
 
 _SETUP = TypeAdapter(Setup)
@@ -276,10 +291,10 @@ def _parsed(tensors: dict[str, Tensor], header: dict[str, Any]) -> SavedModel:
     head = Header(**{name: header.pop(name) for name in Header.model_fields})
     classes, sizes = tuple(head.classes), head.sizes
     setup = _SETUP.validate_python(asdict(Setup(**header)))  # which refuses names that it does not know
-    if len(classes) != sum(sizes):
-        raise ValueError("its class names do not fit its outputs")
     weights = below("model.", tensors)
+    _check_setup(setup, weights)
     model = setup.empty_model(sizes)
+    check_kinds(weights, model.state_dict())
     model.to(weights["head.classifier.weight"].dtype).load_state_dict(weights)
     kept = None
     if head.learns:
@@ -310,6 +325,17 @@ def _upgraded(header: Mapping[str, Any]) -> dict[str, Any]:
         "params": {},
         "learns": False,
     }
+
+
+def _check_setup(setup: Setup, weights: Mapping[str, Tensor]) -> None:
+    """Refuse what cannot be, before a network is made that may be larger than the memory."""
+    if math.prod(setup.shape) > MOST_PIXELS:
+        raise ValueError(f"its images have shape {setup.shape}")
+    if not len(setup.mean) == len(setup.std) == setup.shape[0] or min(setup.std) <= 0:
+        raise ValueError("mean and std do not fit its images")
+    kind = HEADS[setup.head]
+    if not kind.grows and setup.outputs > weights["head.classifier.weight"].numel():
+        raise ValueError("its weights do not fit its outputs")
 
 
 def _exemplars(tensors: Mapping[str, Tensor], name: str) -> Exemplars | None:
@@ -343,7 +369,11 @@ def _check_kept(kept: Kept, model: Model) -> None:
         raise ValueError("its logits do not fit its memory")
     if kept.logits is not None and kept.has_logits is not None:
         known = kept.has_logits
-        if kept.logits.shape[:-1] != (count,) or (known.dtype, known.shape) != (torch.bool, (count,)):
+        if (
+            not kept.logits.is_floating_point()
+            or kept.logits.shape[:-1] != (count,)
+            or (known.dtype, known.shape) != (torch.bool, (count,))
+        ):
             raise ValueError("its logits do not fit its memory")
 
 

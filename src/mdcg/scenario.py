@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict
 from mdcg.data import DATASETS
 from mdcg.draws import Ints
 from mdcg.errors import MdcgError, unknown
+from mdcg.stored import Counted, Share
 
 
 class Stream(BaseModel):
@@ -27,8 +28,8 @@ class Stream(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     tasks: tuple[tuple[str, ...], ...] | None = None  # names of each task's classes; None: by the seed
-    sizes: tuple[int, ...] | None = None  # classes of each task, where the seed draws them; None: as even as can be
-    blurry: float = 0.0  # share of a task's images that comes in its neighbours
+    sizes: tuple[Counted, ...] | None = None  # classes of each task, where the seed draws them; None: as even as can be
+    blurry: Share = 0.0  # of a task's images that comes in its neighbours
     online: bool = False  # each image comes once, and the memory is a reservoir of the stream
 
     @property

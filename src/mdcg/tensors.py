@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +29,7 @@ def values_of(header: Mapping[str, str] | None) -> dict[str, Any]:
     """Read what `header_of` wrote; ValueError where it did not."""
     if not header or HEADER not in header:
         raise ValueError("it was not written by mdcg")
-    values = json.loads(header[HEADER])
+    values = _json(header[HEADER])
     if not isinstance(values, dict):
         raise ValueError("its header is damaged")
     return values
@@ -41,20 +40,33 @@ def pack(tensors: dict[str, Tensor], values: Mapping[str, Any]) -> bytes:
     return save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, header_of(values))
 
 
-def write_pieces(path: Path, tensors: Pieces, values: Mapping[str, Any]) -> None:
-    """Write tensors that come piece by piece, and values: no more than a piece is in memory."""
-    header: dict[str, Any] = {"__metadata__": header_of(values)}
+def write_pieces(
+    file: BinaryIO, tensors: Pieces, values: Mapping[str, Any], final: Callable[[], Mapping[str, Any]] | None = None
+) -> None:
+    """Write tensors that come piece by piece, and values: no more than a piece is in memory.
+
+    What `final` returns once they are written takes the place of the values; written as JSON it must be as long.
+    """
+    layout: dict[str, Any] = {}
     end = 0
     for name, (shape, dtype, _) in tensors.items():
         start, end = end, end + math.prod(shape) * dtype.itemsize
-        header[name] = {"dtype": KINDS[dtype], "shape": list(shape), "data_offsets": [start, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # so that the tensors begin where numbers of eight bytes may
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for _, _, pieces in tensors.values():
-            for piece in pieces:
-                file.write(np.ascontiguousarray(piece).data)
+        layout[name] = {"dtype": KINDS[dtype], "shape": list(shape), "data_offsets": [start, end]}
+
+    def head(values: Mapping[str, Any]) -> bytes:
+        text = json.dumps({"__metadata__": header_of(values), **layout}).encode()
+        text += b" " * (-len(text) % 8)  # so that the tensors begin where numbers of eight bytes may
+        return len(text).to_bytes(8, "little") + text
+
+    file.write(before := head(values))
+    for _, _, pieces in tensors.values():
+        for piece in pieces:
+            file.write(np.ascontiguousarray(piece).data)
+    if final:
+        after = head(final())
+        assert len(after) == len(before)
+        file.seek(0)
+        file.write(after)
 
 
 def unpack(content: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -62,9 +74,24 @@ def unpack(content: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         tensors = load(content)
         length = int.from_bytes(content[:8], "little")
-        return tensors, values_of(json.loads(content[8 : 8 + length]).get("__metadata__"))
+        return tensors, values_of(_json(content[8 : 8 + length]).get("__metadata__"))
     except SafetensorError as error:
         raise ValueError(str(error)) from error
+
+
+def _json(text: str | bytes) -> Any:
+    """Read JSON as we write it, with NaN and halves of letters."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("its header is damaged") from error
+
+
+def check_kinds(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    """Refuse with a ValueError whole numbers where floats are wanted, or floats where whole numbers are."""
+    for name, tensor in tensors.items():
+        if name in wanted and tensor.is_floating_point() != wanted[name].is_floating_point():
+            raise ValueError(f"{name} is {str(tensor.dtype).removeprefix('torch.')}")
 
 
 def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from rich.console import Console
 
 import mdcg
 from mdcg.execute.cost import group_of
 from mdcg.execute.plan import Undone
 from mdcg.execute.progress import PlanDisplay
+from mdcg.terminal import PlainConsole
 from mdcg.train import display as shown
 from mdcg.train import state as states
 from mdcg.train.display import TrainingDisplay
@@ -180,7 +180,7 @@ def test_a_notebook_has_bars_in_its_cell(
     for module, content in {"IPython": {}, "IPython.display": {"display": cell.append}}.items():
         monkeypatch.setitem(sys.modules, module, types.SimpleNamespace(**content))
     monkeypatch.setitem(sys.modules, "ipywidgets", types.SimpleNamespace(Output=Output))
-    monkeypatch.setattr(shown, "Console", partial(Console, force_jupyter=True))
+    monkeypatch.setattr(shown, "PlainConsole", partial(PlainConsole, force_jupyter=True))
     with TrainingDisplay(clock=clock) as display:
         display.begin("mine", GROUP, 20, 0)
         train(display, clock, 20, 40)

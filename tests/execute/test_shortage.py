@@ -17,7 +17,7 @@ from mdcg.recipes.recipe import make_recipe
 from mdcg.train.device_errors import OutOfMemory, device_errors_explained
 from mdcg.train.loop import Trainer
 from mdcg.train.state import State
-from tests.conftest import Cli
+from tests.conftest import Cli, Copies
 from tests.forked import Server
 
 LIST = ["run", "--scenario", "digits-3", "--method", "md-cg", "--memory", "30,60", "--seeds", "0-1", "--epochs", "2"]
@@ -73,6 +73,24 @@ def test_too_little_memory_for_so_many(
         for ours, theirs in zip(result["runs"], calm[label]["runs"], strict=True):
             assert ours["R"] == theirs["R"]
     assert not list((runs / ".groups").iterdir())
+
+
+def test_images_go_to_the_device_once(cli: Cli, runs: Path, monkeypatch: pytest.MonkeyPatch, copies: Copies) -> None:
+    """For the founders, for the group that is too large, and for its halves; afterwards they are gone."""
+    members, step = list[int](), Trainer.train_step
+
+    def short(self: Trainer, *args: Any, **kwargs: Any) -> None:
+        if members[-1:] != [len(self.group.members)]:
+            members.append(len(self.group.members))
+        if len(self.group.members) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        step(self, *args, **kwargs)
+
+    monkeypatch.setattr(Trainer, "train_step", short)
+    answer = cli(*LIST, "--out", runs)
+    assert (answer.code, members) == (0, [2, 4, 2]), answer.err
+    assert copies.made == 2  # those to train on and those to test on
+    assert copies.bytes() == 0
 
 
 def test_too_little_memory_even_for_a_trial(cli: Cli, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import onnx
@@ -255,12 +255,11 @@ def test_a_wrong_file_is_not_left_behind(kind: str, tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("kind", EXPORTS)
 def test_full_disk(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, content: bytes) -> int:
-        path.touch()
+    def full(file: BinaryIO, content: bytes) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     classifier = small()
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr("mdcg.files._write", full)
     with pytest.raises(MdcgError, match="No space left on device; make room"):
         EXPORTS[kind](classifier, tmp_path / f"a.{kind}", (3, 8, 8), "abcdefg")
     assert not list(tmp_path.iterdir())

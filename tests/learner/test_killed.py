@@ -247,3 +247,16 @@ def test_two_at_once(cli: Cli, start: Start, root: Path, first: Path, second: by
     done = start(*words)
     assert steps_before(done.stderr) is not None
     assert timeless(out) == second
+
+
+def test_a_folder_of_checkpoints_elsewhere(cli: Cli, root: Path, first: Path, second: bytes, tmp_path: Path) -> None:
+    """A link at its name is removed; what it leads to stays as it is."""
+    other, out = tmp_path / "other", tmp_path / "out" / "model.safetensors"
+    (other / "precious").mkdir(parents=True)
+    (other / "precious" / "file").touch()
+    out.parent.mkdir()
+    out.with_name(f".{out.name}.learning").symlink_to(other)
+    assert cli("learn", root / "task1", "--from", first, "--out", out).code == 0
+    assert timeless(out) == second
+    assert sorted(path.name for path in other.rglob("*")) == ["file", "precious"]
+    assert [path.name for path in out.parent.iterdir()] == [out.name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -192,7 +193,8 @@ def test_runs_as_a_table(
     rows = list(known_rows(several).values())
     for width in (160, 80):  # in a narrow terminal names are folded, not dropped
         with monkeypatch.context() as patch:
-            patch.setattr("mdcg.cli.runs.Console", lambda: Console(width=width, force_terminal=True, color_system=None))  # noqa: B023
+            wide = partial(Console, width=width, force_terminal=True, color_system=None)
+            patch.setattr("mdcg.cli.runs.PlainConsole", wide)
             capsys.readouterr()
             _print(rows)
         text = capsys.readouterr().out

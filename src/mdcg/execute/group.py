@@ -12,7 +12,7 @@ from mdcg.execute.cost import group_of
 from mdcg.execute.observer import Observer
 from mdcg.execute.plan import checked_probes
 from mdcg.execute.unfinished import group_folder, is_begun, note_group
-from mdcg.files import locked, remove_partial
+from mdcg.files import locked
 from mdcg.probes import ProbeSet
 from mdcg.runs.environment import environment
 from mdcg.runs.failures import forget_failure
@@ -26,6 +26,7 @@ from mdcg.train.checkpoint import Checkpoints
 from mdcg.train.device_errors import OutOfMemory, device_errors_explained
 from mdcg.train.fork import fork, founders
 from mdcg.train.group import Group
+from mdcg.train.images import kept_on_device
 from mdcg.train.loop import Trainer, steps_done, total_steps
 from mdcg.train.precision import Compute
 from mdcg.train.signals import Stopped, StopSignals
@@ -40,9 +41,10 @@ def train_group(specs: Specs, context: Context) -> dict[str, str]:
     store, compute = context.store, context.compute(specs[0])
     failures: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
+        stack.enter_context(kept_on_device())  # the images, from the trial of memory to the last part
         for spec in specs:
             stack.enter_context(locked(store.folder(spec)))
-            remove_partial(store.folder(spec))
+            store.tidy(spec)
             forget_failure(store, spec)
         queue = [(specs, context.fresh)]
         while queue:
@@ -150,7 +152,7 @@ def _train(
         return Trainer(members, compute, checkpoints.save, stop.requested, observer.of(rows), probes)
 
     if not state.forked:
-        # Nothing refers to the founders' trainer any longer when the next one takes the images to the device.
+        # Nothing refers to the founders' trainer any longer when the next one is made.
         state = fork(trainer_of(first, parents).train(state, tasks=1), group, parents, compute)
     return trainer_of(group, range(len(group.members))).train(state)
 
@@ -176,6 +178,8 @@ def _hand_over(specs: Specs, part: Specs, context: Context) -> None:
     if not values["forked"]:
         parents = founders(_group(specs, context))[1]
         chosen = list(dict.fromkeys(parents[member] for member in chosen))
+    if max(chosen) >= len(values["history"]):  # it is of other runs: the part begins anew
+        return
     share = len(part) / len(specs)  # of the time, for which each part answers
     values["seconds"] *= share
     values["measuring"] = {probe: share * seconds for probe, seconds in values["measuring"].items()}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from mdcg.errors import Busy, MachineError, MdcgError
+from mdcg.errors import Busy, MachineError, MdcgError, machine_trouble
 from mdcg.execute.context import Context
 from mdcg.execute.group import train_group
 from mdcg.execute.plan import Job, Undone, make_groups
@@ -61,6 +61,8 @@ def do_job(job: Job, context: Context) -> Undone:
             undone |= Undone(left={spec.name: str(busy) for spec in together if store.finished(spec) is None})
             continue
         except Exception as error:  # of a method or backbone of a user's own, for instance: the others go on
+            if trouble := machine_trouble(error):
+                raise trouble from error  # no run is to blame
             reason = str(error) if isinstance(error, MdcgError) else f"{type(error).__name__}: {error}"
             details = "" if isinstance(error, MdcgError) else traceback.format_exc()
             failures = {spec.name: reason for spec in together if store.stored(spec) is None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from mdcg.data import Dataset
 from mdcg.errors import MdcgError
@@ -18,6 +19,7 @@ from mdcg.runs.fingerprint import changed
 from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
 from mdcg.runs.store import Store
+from mdcg.stored import warn_of
 from mdcg.train.group import SMALL
 
 logger = logging.getLogger(__name__)
@@ -83,7 +85,10 @@ def make_plan(specs: Sequence[RunSpec], context: Context, retry: bool) -> Plan:
         return min(usual, max(1, -(-(len(wanted) - len(finished)) // context.slots)))
 
     groups = make_groups(wanted, context, most)
-    records = [record for _, record in store.records()] if groups else []
+    unreadable = list[tuple[Path, str]]()
+    records = [record for _, record in store.records(unreadable)] if groups else []
+    for path, reason in unreadable:
+        warn_of(path, reason)
     return Plan([_job(together, context, records) for together in groups], finished, failed)
 
 

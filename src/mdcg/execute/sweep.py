@@ -125,7 +125,7 @@ class Sweep:
                 )
             if not context.fresh:
                 say_what_is_repeated(context.store, self.specs)
-                tidy(context.store, self.specs)
+            tidy(context.store, self.specs)
             undone = Undone(failed=plan.failed)
             if plan.jobs:
                 with PlanDisplay(plan, quiet) as display:

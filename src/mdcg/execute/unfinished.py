@@ -5,16 +5,34 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
-from mdcg.files import write_atomic
+from pydantic import BaseModel, Field, field_validator
+
+from mdcg.errors import MdcgError
+from mdcg.files import remove_folder, remove_partial, unlink_link, write_atomic
 from mdcg.runs.spec import RunSpec
-from mdcg.runs.store import Store
+from mdcg.runs.store import Store, measured_file, read_record
+from mdcg.stored import read_as, warn_of
 from mdcg.train.checkpoint import DONE, MEMBERS, Checkpoints
 
 GROUPS = ".groups"  # their folders, below the store
+
+
+class GroupNote(BaseModel):
+    """The note on who is in a group that was begun."""
+
+    members: Annotated[list[str], Field(min_length=1)]  # names of runs
+    probes: list[str]
+
+    @field_validator("members")
+    @classmethod
+    def _differ(cls, value: list[str]) -> list[str]:
+        if len(set(value)) < len(value):
+            raise ValueError("a run is named twice")
+        return value
 
 
 def group_folder(store: Store, specs: Sequence[RunSpec]) -> Path:
@@ -30,8 +48,10 @@ def is_begun(store: Store, specs: Sequence[RunSpec]) -> bool:
 
 def note_group(store: Store, specs: Sequence[RunSpec]) -> None:
     """Write down who is in a group, so that it is known as begun."""
-    content = {"members": [spec.name for spec in specs], "probes": list(store.probes)}
-    write_atomic(group_folder(store, specs) / MEMBERS, json.dumps(content).encode())
+    note = GroupNote(members=[spec.name for spec in specs], probes=list(store.probes))
+    folder = group_folder(store, specs)
+    unlink_link(folder)
+    write_atomic(folder / MEMBERS, json.dumps(note.model_dump()).encode())
 
 
 def begun(store: Store) -> list[tuple[Path, list[str]]]:
@@ -45,20 +65,46 @@ def begun_otherwise(store: Store) -> list[list[str]]:
 
 
 def tidy(store: Store, specs: Sequence[RunSpec]) -> None:
-    """Remove what is left of groups whose runs are all finished, in whatever company."""
-    for folder in (store.root / GROUPS).glob(f"*{DONE}"):
-        shutil.rmtree(folder, ignore_errors=True)
-    finished = {spec.name for spec in specs if store.finished(spec) is not None}
-    for folder, names in begun(store):
-        if finished.issuperset(names):
+    """Remove what kills have left: half-written files, and groups whose runs are all finished, in whatever company."""
+    remove_partial(store.root)
+    for spec in specs:
+        store.tidy(spec)
+    groups = store.root / GROUPS
+    if groups.is_symlink():  # what it leads to may be anything
+        return
+    for folder in list(groups.glob("*")):
+        with contextlib.suppress(OSError):
+            if folder.name.endswith(DONE):
+                remove_folder(folder)
+            elif not folder.is_symlink():
+                remove_partial(folder)
+                folder.rmdir()  # if nothing is in it
+    known = {spec.name: spec for spec in specs}
+    for folder, names, probes in _groups(store):
+        if all(_is_finished(store, name, probes, known) for name in names):
             Checkpoints(folder).discard()
+
+
+def _is_finished(store: Store, name: str, probes: set[str], known: Mapping[str, RunSpec]) -> bool:
+    """Whether a run is finished, of this sweep or another, with what these probes were to measure."""
+    folder = store.root / name
+    try:
+        if name in known and probes == set(store.probes):
+            return store.finished(known[name]) is not None
+        return read_record(folder).spec.name == name and all(measured_file(folder, one).is_file() for one in probes)
+    except MdcgError:
+        return False
 
 
 def _groups(store: Store) -> Iterator[tuple[Path, list[str], set[str]]]:
     """The folder, run names and probes of each unfinished group."""
     for folder in sorted((store.root / GROUPS).glob("*")):
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-            content = json.loads((folder / MEMBERS).read_text())
-            names, probes = list(map(str, content["members"])), set(map(str, content["probes"]))
-            if not folder.name.endswith(DONE) and len(set(names)) == len(names) > 0:
-                yield folder, names, probes
+        path = folder / MEMBERS
+        if folder.name.endswith(DONE) or not path.exists():
+            continue
+        try:
+            note = read_as(GroupNote, path)
+        except (OSError, ValueError):
+            warn_of(path, f"{path}, which names the runs of a group, is damaged; they start anew. Remove {folder}.")
+        else:
+            yield folder, note.members, set(note.probes)

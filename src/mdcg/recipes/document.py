@@ -14,6 +14,9 @@ from mdcg.errors import MdcgError, unknown
 SHIPPED = Path(__file__).parent / "shipped"
 OLDER_NAMES = {"rate": "lr"}  # of keys, which recipes may still have
 Place = tuple[str | int, ...]  # keys and list indices, from the top
+LONGEST = 2**20  # bytes of a recipe: nobody writes more, and what is written may mean much more
+MOST = 100_000  # values of a recipe, those that aliases repeat counted each time
+LARGEST = 2**63  # whole numbers are below it
 
 
 @dataclass(frozen=True)
@@ -83,8 +86,14 @@ def read_document(asked: Path | str) -> Document:
     path = find_recipe(asked)
     document = Document({}, path)
     try:
-        loader = yaml.SafeLoader(path.read_text("utf-8"))
+        with path.open("rb") as file:
+            text = file.read(LONGEST + 1)
+        if len(text) > LONGEST:
+            raise MdcgError(f"recipe {path} is larger than a megabyte; give a recipe, a YAML file of some lines.")
+        loader = yaml.SafeLoader(text.decode("utf-8"))
         root = loader.get_single_node()
+        if root is not None and _count(root, {}) > MOST:
+            raise MdcgError(f"recipe {path} has more than {MOST:,} values, its aliases followed; shorten it.")
         content = None
         if isinstance(root, yaml.MappingNode) and all(key.tag == STRING for key, _ in root.value):
             content = _plain(document, loader, root, ())
@@ -106,6 +115,31 @@ def read_document(asked: Path | str) -> Document:
 STRING = "tag:yaml.org,2002:str"
 
 
+def _count(node: yaml.Node, counted: dict[int, int]) -> int:
+    """The number of values that a node means with every alias written out, each node looked at once."""
+    if id(node) not in counted:
+        inner = list(node.value) if isinstance(node, yaml.SequenceNode) else []
+        if isinstance(node, yaml.MappingNode):
+            inner = [part for pair in node.value for part in pair]
+        counted[id(node)] = 1 + sum(_count(part, counted) for part in inner)
+    return counted[id(node)]
+
+
+def _value(loader: yaml.SafeLoader, node: yaml.Node) -> Any:
+    """The value of a node that is neither a list nor keys; YAML's own errors come in many kinds."""
+    try:
+        value = loader.construct_object(node)
+    except (yaml.YAMLError, RecursionError):
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"'{node.value[:40]}' is no {node.tag.rpartition(':')[2]}, line {node.start_mark.line + 1}"
+        ) from error
+    if isinstance(value, int) and abs(value) >= LARGEST:
+        raise ValueError(f"a whole number of more than 18 digits, line {node.start_mark.line + 1}")
+    return value
+
+
 def _plain(document: Document, loader: yaml.SafeLoader, node: yaml.Node, place: Place) -> Any:
     """The content of a node, whose lines are noted. Of two equal keys YAML itself would silently keep the last one."""
     if isinstance(node, yaml.SequenceNode):
@@ -115,7 +149,7 @@ def _plain(document: Document, loader: yaml.SafeLoader, node: yaml.Node, place: 
             items.append(_plain(document, loader, item, (*place, index)))
         return items
     if not isinstance(node, yaml.MappingNode):
-        return loader.construct_object(node)
+        return _value(loader, node)
     loader.flatten_mapping(node)
     content = {}
     for key, value in node.value:

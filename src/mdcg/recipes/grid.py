@@ -15,6 +15,7 @@ What stands beside the axes and is no list is the base, the same for all combina
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,6 +32,7 @@ from mdcg.scenario import Stream
 NOT_AXES = {"title", "seeds", "methods", "set", "out", "data", "device", "tasks", "order", "sizes"}  # of the base
 OUTERMOST = ("method", "memory")  # of lists beside the axes: what a table is read by
 MEMORY = "memory"
+MOST, MOST_RUNS = 10_000, 100_000  # combinations, and runs of all of them: what can still be planned
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,8 @@ def expand(document: Document, given: Mapping[str, Any] | None = None) -> list[C
         source = Document(base) if key in extra else document
         axes[key] = list(_values(source, key, base.pop(key), places.pop(key, (key,))))
     found = []
+    if (combinations := math.prod(map(len, axes.values()))) > MOST:
+        raise MdcgError(f"the axes have {combinations:,} combinations, of at most {MOST:,}; divide them among recipes.")
     for chosen in itertools.product(*axes.values()):
         keys, where = dict(base), dict(places)
         for value in chosen:
@@ -109,7 +113,10 @@ def expand(document: Document, given: Mapping[str, Any] | None = None) -> list[C
         labels = {axis: value.label for axis, value in zip(axes, chosen, strict=True)}
         found.append(_Keys(keys, where, labels))
     _check_settings(document, found)
-    return [one.combined(document) for one in found]
+    combined = [one.combined(document) for one in found]
+    if (runs := sum(len(one.recipe.seeds) for one in combined)) > MOST_RUNS:
+        raise MdcgError(f"that would be {runs:,} runs, of at most {MOST_RUNS:,}; leave out seeds or values.")
+    return combined
 
 
 def grid_cells(combinations: Sequence[Combination], load: Callable[[Recipe], Dataset]) -> list[GridCell]:

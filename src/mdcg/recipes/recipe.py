@@ -28,6 +28,7 @@ from mdcg.train.group import Group, Numbers, OptimizerName, ScheduleName, Traini
 from mdcg.train.precision import PRECISIONS
 from mdcg.train.recolour import STRONGEST
 
+LARGEST = 1e30  # of the optimiser's numbers: float32 ends at 3.4e38
 ADAMW_LR = 1e-3  # learning rate of AdamW where none is given, torch's; the protocols' are of SGD
 
 #: The keys of a scenario that is written as a table.
@@ -70,15 +71,15 @@ class Recipe(BaseModel):
     weights: Path | None = None  # the backbone's initial ones
     epochs: int | None = Field(None, ge=1, le=100_000, strict=True)
     batch_size: int | None = Field(None, ge=2, le=100_000, strict=True)
-    lr: float | None = Field(None, gt=0)  # learning rate
-    backbone_lr: float | None = Field(None, ge=0)  # of the backbone, in place of `lr`; 0: it stays as it is
-    head_lr: float | None = Field(None, gt=0)  # of the head, in place of `lr`
+    lr: float | None = Field(None, gt=0, le=LARGEST)  # learning rate
+    backbone_lr: float | None = Field(None, ge=0, le=LARGEST)  # of the backbone, in place of `lr`; 0: it stays as it is
+    head_lr: float | None = Field(None, gt=0, le=LARGEST)  # of the head, in place of `lr`
     optimizer: OptimizerName = "sgd"
     momentum: float | None = Field(None, ge=0, lt=1)  # of SGD
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(0.0, ge=0, le=LARGEST)
     schedule: ScheduleName = "constant"  # of the learning rates, within a task
     warmup: float = Field(0.0, ge=0, lt=1)  # share of a task's steps
-    clip: float = Field(0.0, ge=0)  # largest norm of a gradient; 0: any
+    clip: float = Field(0.0, ge=0, le=LARGEST)  # largest norm of a gradient; 0: any
     label_smoothing: float = Field(0.0, ge=0, lt=1)
     augment: str | None = None  # words with + between them, or none; left out: as the dataset's record says
     jitter_strength: float = Field(Numbers.jitter_strength, gt=0, le=1)
@@ -295,7 +296,7 @@ class Recipe(BaseModel):
         words = usual_words if self.augment is None else parse_augment(self.augment)
         sgd = self.optimizer == "sgd"
         lr = self.lr or (usual.lr if sgd else ADAMW_LR)
-        return RunSpec(
+        return RunSpec.of(
             format=record.format,
             scenario=self.scenario,
             fingerprint=dataset.fingerprint,

@@ -14,11 +14,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import from_json
-
 from mdcg.errors import MdcgError
 from mdcg.files import write_atomic
 from mdcg.runs.record import DAMAGE, NewerFormat, Record, as_record
+from mdcg.stored import MOST_BYTES, json_of
 
 SUFFIX = ".jsonl"
 DIGITS = 6  # significant ones, of the history's numbers
@@ -69,11 +68,11 @@ def _read(path: Path, changed: int, size: int) -> Archive:
         if not all(mark in beginning for mark in MARKS):
             return Archive((), ())
         file.seek(0)
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(iter(lambda: file.readline(MOST_BYTES), b""), 1):
             where = f"line {number} of {path}"
             try:
                 if line.strip():
-                    records.append(as_record(_by_rows(from_json(line, allow_inf_nan=False)), where))
+                    records.append(as_record(_by_rows(json_of(line)), where))
             except NewerFormat as error:
                 unreadable.append(str(error))
                 newer = newer or str(error)

@@ -16,6 +16,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 import mdcg
+from mdcg.stored import Whole
 from mdcg.train.precision import Compute
 
 TIMEOUT = 5  # seconds that git may take
@@ -38,11 +39,11 @@ class Hardware(_Part):
     """The machine of a run, memory in bytes. Without a `gpu` the run was computed on the CPU."""
 
     cpu: str | None = None
-    cores: int | None = None
-    ram: int | None = None
-    threads: int | None = None
+    cores: Whole | None = None
+    ram: Whole | None = None
+    threads: Whole | None = None
     gpu: str | None = None
-    gpu_memory: int | None = None
+    gpu_memory: Whole | None = None
 
 
 class GitRevision(_Part):
@@ -60,7 +61,7 @@ class Environment(_Part):
     hardware: Hardware = Hardware()
     source: GitRevision | None = None
     precision: str | None = None
-    peak_memory: int | None = None  # bytes of the GPU, or of the process on a CPU, up to the end of the run
+    peak_memory: Whole | None = None  # bytes of the GPU, or of the process on a CPU, up to the end of the run
     finished: str | None = None  # UTC, ISO 8601
 
     @property

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from mdcg import metrics
 from mdcg.errors import MdcgError
 from mdcg.extras import extra
-from mdcg.files import atomic_file
+from mdcg.files import atomic_file, write_atomic
+from mdcg.markup import cell
 from mdcg.runs.archive import SUFFIX, write_archive
 from mdcg.runs.environment import Versions
 from mdcg.runs.query import RunRow
@@ -55,10 +57,10 @@ def _kinds() -> dict[str, type]:
 def _kind(annotation: Any) -> type:
     """The type of a column's values, from the annotation of its field.
 
-    >>> _kind(int | None), _kind(Literal["a", "b"]), _kind(dict[str, float])
+    >>> _kind(Annotated[int, 0] | None), _kind(Literal["a", "b"]), _kind(dict[str, float])
     (<class 'int'>, <class 'str'>, <class 'dict'>)
     """
-    if get_origin(annotation) is types.UnionType:
+    if get_origin(annotation) in (types.UnionType, Union, Annotated):
         return _kind(get_args(annotation)[0])
     if get_origin(annotation) is Literal:
         return str
@@ -93,17 +95,18 @@ def writer_of(path: Path) -> Callable[[Path, Sequence[NamedRecord]], None]:
 def _write_csv(path: Path, runs: Sequence[NamedRecord]) -> None:
     rows = [row_of(*run) for run in runs]
     names = columns(rows)
-    with atomic_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(names)
-        table.writerows([_text(row.get(name)) for name in names] for row in rows)
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(names)
+    table.writerows([_text(row.get(name)) for name in names] for row in rows)
+    write_atomic(path, text.getvalue().encode())
 
 
 def _text(value: object) -> str | None:
     """Write a value as text: R and true or false as in JSON; a float with all its digits."""
-    if value is None or isinstance(value, str):
-        return value
-    return json.dumps(value)
+    if value is None:
+        return None
+    return str(cell(value)) if isinstance(value, str) else json.dumps(value)
 
 
 def _write_parquet(path: Path, runs: Sequence[NamedRecord]) -> None:
@@ -124,8 +127,8 @@ def _write_parquet(path: Path, runs: Sequence[NamedRecord]) -> None:
         kind = kind_of(name, values)
         arrays.append(arrow.array([_text(value) for value in values] if kind is str else values, types[kind]))
     table = arrow.Table.from_arrays(arrays, names)
-    with atomic_file(path) as partial:
-        parquet.write_table(table, partial)
+    with atomic_file(path) as file:
+        parquet.write_table(table, file)
 
 
 def kind_of(name: str, values: Sequence[Any]) -> type:

@@ -5,27 +5,41 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
+from pydantic import BaseModel
+
 from mdcg.files import write_atomic
 from mdcg.runs.spec import RunSpec
 from mdcg.runs.store import Store
+from mdcg.stored import read_as, warn_of
 
 FAILED = "failed.json"
 
 
+class FailureNote(BaseModel):
+    """The note on a run that failed."""
+
+    reason: str  # a sentence
+    details: str = ""  # the traceback, where it is nobody's mistake
+    when: str = ""  # UTC, ISO 8601
+
+
 def failure(store: Store, spec: RunSpec) -> str | None:
     """The reason why a run failed, if it did and has not been finished since."""
-    try:
-        reason = json.loads((store.folder(spec) / FAILED).read_text("utf-8"))["reason"]
-    except (OSError, ValueError, KeyError, TypeError):
+    path = store.folder(spec) / FAILED
+    if not path.exists():
         return None
-    return str(reason)
+    try:
+        return read_as(FailureNote, path).reason
+    except (OSError, ValueError):
+        warn_of(path, f"{path}, the note on a run that failed, is damaged; the run is tried again.")
+        return None
 
 
 def note_failure(store: Store, spec: RunSpec, reason: str, details: str = "") -> None:
     """Write down why a run failed."""
     when = datetime.now(UTC).isoformat(timespec="seconds")
-    content = {"reason": reason, "details": details, "when": when}
-    write_atomic(store.folder(spec) / FAILED, json.dumps(content).encode())
+    note = FailureNote(reason=reason, details=details, when=when)
+    write_atomic(store.folder(spec) / FAILED, json.dumps(note.model_dump()).encode())
 
 
 def forget_failure(store: Store, spec: RunSpec) -> None:

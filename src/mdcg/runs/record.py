@@ -16,9 +16,10 @@ from mdcg.errors import MdcgError
 from mdcg.metrics import Matrix
 from mdcg.runs.environment import Environment
 from mdcg.runs.spec import RunSpec
+from mdcg.stored import Count, Counted, NotNegative, Row
 
 FORMAT = 4  # of result.json and of an archive's lines; a run's identity has its own, in spec.py
-MOST = 10**9  # images of a class or task, more than any run can have evaluated
+NEWEST = 1000  # a format beyond this is no newer one, but damage
 
 
 class Record(BaseModel):
@@ -26,18 +27,18 @@ class Record(BaseModel):
 
     model_config = ConfigDict(extra="ignore")  # a later version may have added fields
 
-    format: int = FORMAT
+    format: Counted = FORMAT
     spec: RunSpec
-    sizes: list[int]  # classes that are new in each task
-    tasks: list[list[int]] | None = None  # class positions of each task; None: what is new in it, range after range
-    order: list[int]  # dataset label of each class position
+    sizes: list[Count]  # classes that are new in each task
+    tasks: list[list[Count]] | None = None  # class positions of each task; None: what is new in it, range after range
+    order: list[Count]  # dataset label of each class position
     class_names: list[str]  # of each class position
-    correct: list[list[int]]  # [task][class position], or [task][task] where no more than R is known
-    total: list[int]  # images evaluated, of each class position; or of each task, likewise
-    memory: dict[int, list[int]]  # training images kept at the end, by class position; an archive leaves them out
-    history: list[dict[str, Any]]  # one row per epoch
-    seconds: float  # this run's share of its group's time
-    members: int = 1  # runs that were trained together
+    correct: list[list[Count]]  # [task][class position], or [task][task] where no more than R is known
+    total: list[Counted]  # images evaluated, of each class position; or of each task, likewise
+    memory: dict[Count, list[Count]]  # training images kept at the end, by class position; an archive leaves them out
+    history: list[Row]  # one row per epoch
+    seconds: NotNegative  # this run's share of its group's time
+    members: Counted = 1  # runs that were trained together
     environment: Environment = Environment()
 
     @model_validator(mode="after")
@@ -51,7 +52,6 @@ class Record(BaseModel):
             or len(self.correct) != tasks
             or named != {classes}
             or counted not in ({classes}, {tasks})
-            or not all(1 <= images <= MOST for images in self.total)
             or not all(
                 0 <= hits <= images for row in self.correct for hits, images in zip(row, self.total, strict=True)
             )
@@ -78,7 +78,7 @@ class Record(BaseModel):
     def accuracies(self) -> list[float]:
         """The accuracy on the classes of all tasks so far, at every time it was evaluated: after each of them, and, of
         an online stream, within."""
-        within = {row.get("task"): _within(row) for row in self.history}
+        within = {task: _within(row) for row in self.history if isinstance(task := row.get("task"), int)}
         found, columns = list[float](), self.task_columns
         for task, counts in enumerate(np.array(self.correct)):
             seen = list({c for own in columns[: task + 1] for c in own})
@@ -118,10 +118,11 @@ class Record(BaseModel):
 
 def _within(row: dict[str, Any]) -> list[float]:
     """The accuracies within a task, of its row in the history; of a row that is foreign, none."""
-    try:
-        return [float(accuracy) for _, accuracy in row.get("within", ())]
-    except (TypeError, ValueError):
-        return []
+    pairs = row.get("within")
+    fits = isinstance(pairs, list) and all(
+        isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[1], int | float) for pair in pairs
+    )
+    return [float(accuracy) for _, accuracy in pairs] if fits and pairs else []
 
 
 def _are_positions(tasks: list[list[int]], classes: int) -> bool:
@@ -133,18 +134,18 @@ class NewerFormat(MdcgError):
 
 
 #: What reading something that is no record may raise.
-DAMAGE = (ValidationError, ValueError, LookupError, TypeError, AttributeError)
+DAMAGE = (ValidationError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
 
 
 def as_record(content: Any, where: str) -> Record:
     """Read JSON content, in this format or an older one, as a record; `where` names it in a sentence."""
     found = content["format"]
-    if found > FORMAT:
+    if FORMAT < found <= NEWEST:
         raise NewerFormat(
             f"{where} was written by a newer version of mdcg (format {found}; this one reads up to {FORMAT}); "
             "update mdcg."
         )
-    while found < FORMAT:
+    while found != FORMAT:
         content = UPGRADES[found](content)
         found = content["format"]
     return Record.model_validate(content)

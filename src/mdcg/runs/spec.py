@@ -6,14 +6,16 @@ import hashlib
 import json
 import re
 from dataclasses import fields
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from mdcg.data.normalise import Named
+from mdcg.errors import MdcgError
 from mdcg.methods import METHODS, Method
 from mdcg.methods.base import Passes, Preset, Value, shared_settings
 from mdcg.scenario import Stream, parse
+from mdcg.stored import HUGE, Counted, NotNegative, Number, Seed, Share, Whole, plain
 from mdcg.train.augment import NONE, parse_augment
 from mdcg.train.group import Member, Numbers, OptimizerName, ScheduleName, Training
 
@@ -51,43 +53,43 @@ class RunSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: int = 1  # that of its dataset when it was made, see `DatasetRecord.format`
+    format: Counted = 1  # that of its dataset when it was made, see `DatasetRecord.format`
     scenario: str
     fingerprint: str  # of the dataset's content
-    image_size: int | None
+    image_size: Counted | None
     method: str
-    hyperparameters: dict[str, Value]
-    memory: int
+    hyperparameters: Annotated[dict[str, Value], AfterValidator(plain)]
+    memory: Whole
     head: str
-    head_settings: dict[str, float]
+    head_settings: dict[str, Number]
     backbone: str
-    epochs: int
-    batch_size: int
-    lr: float
-    momentum: float
+    epochs: Counted
+    batch_size: Counted
+    lr: NotNegative
+    momentum: Share
     precision: str
-    hold_out: float
-    evaluate_every: int
+    hold_out: Share
+    evaluate_every: Whole
     augmentation: Preset = "paper"
     passes: Passes = "joint"
     code: str = ""  # fingerprint of what is not mdcg's own, see `fingerprint.py`
-    backbone_lr: float | None = None  # None: as `lr`
+    backbone_lr: NotNegative | None = None  # None: as `lr`
     weights: str | None = None  # digest of the backbone's initial ones, see `WeightsFile`
     normalise: Named = "data"
     stream: Stream = Stream()
     optimizer: OptimizerName = "sgd"
-    weight_decay: float = 0.0
+    weight_decay: NotNegative = 0.0
     schedule: ScheduleName = "constant"
-    warmup: float = 0.0
-    clip: float = 0.0  # 0: none
-    label_smoothing: float = 0.0
-    head_lr: float | None = None  # None: as `lr`
+    warmup: NotNegative = 0.0
+    clip: NotNegative = 0.0  # 0: none
+    label_smoothing: NotNegative = 0.0
+    head_lr: NotNegative | None = None  # None: as `lr`
     augment: str | None = None  # None: crop and flip as the dataset's record says
-    jitter_strength: float | None = None  # this and what follows: None where it means nothing
-    randaugment_n: int | None = None
-    randaugment_m: float | None = None
-    mix_alpha: float | None = None
-    seed: int
+    jitter_strength: NotNegative | None = None  # this and what follows: None where it means nothing
+    randaugment_n: Whole | None = None
+    randaugment_m: NotNegative | None = None
+    mix_alpha: NotNegative | None = None
+    seed: Seed
 
     @field_validator("hyperparameters")
     @classmethod
@@ -97,6 +99,18 @@ class RunSpec(BaseModel):
         if kind is None:
             return value
         return {**kind.added, **{key: one for key, one in value.items() if (key, one) not in kind.removed.items()}}
+
+    @classmethod
+    def of(cls, **settings: Any) -> RunSpec:
+        """The spec with these settings, or the error that says which of them no run can have."""
+        try:
+            return cls(**settings)
+        except ValidationError as error:
+            key = str(error.errors()[0]["loc"][0])
+            raise MdcgError(
+                f"'{key}' has a number that no run can have; give one that is finite, and no larger than {HUGE:g}.",
+                about="set" if key in ("hyperparameters", "head_settings") else key,
+            ) from error
 
     def digest(self) -> str:
         """The run's identity. Settings that came later count only where they are not as before, so that older results

@@ -15,18 +15,17 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
-from pydantic_core import from_json
+from pydantic import BaseModel
 
-from mdcg.errors import MdcgError, unknown
-from mdcg.files import write_atomic
+from mdcg.errors import MachineError, MdcgError, machine_trouble, unknown
+from mdcg.files import remove_partial, unlink_link, write_atomic
 from mdcg.runs.archive import SUFFIX, read_archive
 from mdcg.runs.record import DAMAGE, NewerFormat, Record, as_record
 from mdcg.runs.spec import RunSpec
 from mdcg.saved import SavedModel
+from mdcg.stored import NotNegative, Row, json_of, read_as, read_bytes, warn_of
 
 RESULT, RECIPE, MODEL, MEASURED = "result.json", "recipe.yaml", "model.safetensors", "measured"
 Archived = Mapping[str, tuple[Path, Record]]  # by the digest of its spec: where a run stands, as ARCHIVE/NAME
@@ -35,8 +34,8 @@ Archived = Mapping[str, tuple[Path, Record]]  # by the digest of its spec: where
 class Measurements(BaseModel):
     """The measurements that one probe made of one run."""
 
-    rows: list[dict[str, Any]]  # one per look: task and epoch (from 1; 0 epochs: the task begins), step, quantities
-    seconds: float  # that it took, this run's share
+    rows: list[Row]  # one per look: task and epoch (from 1; 0 epochs: the task begins), step, quantities
+    seconds: NotNegative  # that it took, this run's share
 
 
 class Store:
@@ -81,9 +80,12 @@ class Store:
     def _own(self, spec: RunSpec) -> Record | None:
         try:
             record = read_record(self.folder(spec))
-        except NewerFormat:
+        except (NewerFormat, MachineError):
             raise
-        except MdcgError:
+        except MdcgError as error:
+            file = self.folder(spec) / RESULT
+            if file.exists():
+                warn_of(file, f"{str(error).partition(';')[0]}; its run counts as not done, and is trained anew.")
             return None
         return record if record.spec == spec else None
 
@@ -98,6 +100,7 @@ class Store:
         same = before is not None and before.correct == record.correct
         if before is not None and not same:
             self.forget(record.spec)
+        unlink_link(folder / MEASURED)  # to other files than this run's
         for probe, found in measured.items():
             write_atomic(measured_file(folder, probe), found.model_dump_json().encode())
         if same:
@@ -112,8 +115,16 @@ class Store:
     def forget(self, spec: RunSpec) -> None:
         """Make a run in its own folder count as not done; its files are overwritten when it is."""
         (self.folder(spec) / RESULT).unlink(missing_ok=True)
+        unlink_link(self.folder(spec) / MEASURED)
         for file in (self.folder(spec) / MEASURED).glob("*.json"):
             file.unlink(missing_ok=True)
+
+    def tidy(self, spec: RunSpec) -> None:
+        """Remove what killed processes left half-written in the folder of a run."""
+        folder = self.folder(spec)
+        remove_partial(folder)
+        if not (folder / MEASURED).is_symlink():
+            remove_partial(folder / MEASURED)
 
     def records(self, unreadable: list[tuple[Path, str]] | None = None) -> Iterator[tuple[Path, Record]]:
         """Every finished run below the folder, also in folders of folders, with its own folder; in order of names.
@@ -215,9 +226,9 @@ def read_record(folder: Path) -> Record:
     """Read the record of the run in this folder."""
     path = folder / RESULT
     try:
-        return as_record(from_json(path.read_bytes(), allow_inf_nan=False), str(path))
+        return as_record(json_of(read_bytes(path)), str(path))
     except OSError as error:
-        raise MdcgError(f"cannot read {path}: {error.strerror}; check the path.") from error
+        raise machine_trouble(error) or MdcgError(f"cannot read {path}: {error.strerror}; check the path.") from error
     except DAMAGE as error:
         raise MdcgError(f"{path} is damaged, or is no result of mdcg; repeat the run with --fresh.") from error
 
@@ -231,8 +242,8 @@ def read_measurements(folder: Path, probe: str) -> Measurements:
     """Read what a probe measured of the run in this folder."""
     path = measured_file(folder, probe)
     try:
-        return Measurements.model_validate_json(path.read_bytes())
+        return read_as(Measurements, path)
     except OSError as error:
         raise MdcgError(f"cannot read {path}: {error.strerror}; repeat the run with --probe {probe}.") from error
-    except ValidationError as error:
+    except ValueError as error:
         raise MdcgError(f"{path} is damaged; remove it, and repeat the run with --probe {probe}.") from error

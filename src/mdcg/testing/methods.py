@@ -220,6 +220,11 @@ class _Watch:
         self.read |= vars(watched).get("read", set())
         learns = isinstance(loss, Tensor) and loss.requires_grad
         require(learns, f"its loss is no tensor with a gradient {task}; do not detach step.logits.")
+        require(
+            loss.shape == step.logits.shape[:1],
+            f"its loss has shape {tuple(loss.shape)} {task} for {len(step.logits)} members; it must have one number "
+            "for each: take no mean over the first axis.",
+        )
         return loss
 
 
@@ -252,11 +257,6 @@ def _check_loss(group: Group, step: Step) -> None:
     }
     with no_global_draws("its loss"):
         loss = method.loss(dataclasses.replace(step, **leaves))
-    require(
-        isinstance(loss, Tensor) and loss.shape == (len(methods),),
-        f"its loss has shape {tuple(getattr(loss, 'shape', ()))} in task {task} for {len(methods)} members; it must "
-        "have one number for each: take no mean over the first axis.",
-    )
     require(loss.isfinite().all(), f"its loss is not finite in task {task}; look for log(0), 0 / 0 and -inf times 0.")
     for k in range(len(methods)):
         found = torch.autograd.grad(loss[k], list(leaves.values()), retain_graph=True, materialize_grads=True)

@@ -42,7 +42,7 @@ def device_errors_explained() -> Iterator[None]:
         raise
 
 
-def is_device_error(error: Exception) -> bool:
+def is_device_error(error: BaseException) -> bool:
     """Whether memory or the GPU is to blame, not what was computed."""
     return isinstance(error, MemoryError | RuntimeError) and (
         is_out_of_memory(error) or re.search(GPU, str(error)) is not None

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from mdcg.terminal import PlainConsole
 from mdcg.train.group import Group
 from mdcg.train.state import HistoryRow
 
@@ -25,7 +25,7 @@ class TrainingDisplay:
     """
 
     def __init__(self, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
-        console = Console(stderr=True)
+        console = PlainConsole(stderr=True)
         # The file is asked too: FORCE_COLOR, as job runners set it, makes no terminal of a log.
         drawn = console.is_jupyter or (console.is_interactive and console.file.isatty())
         self._lines = not drawn and not quiet

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +15,9 @@ from torch import Tensor
 from mdcg.draws import Ints, Purpose, stream
 from mdcg.memory import Memory, share_of_task
 from mdcg.models import Model, build_model
-from mdcg.tensors import below
+from mdcg.stored import HUGE
+from mdcg.tensors import below, check_kinds
+from mdcg.train.checked import OWN
 from mdcg.train.group import Group
 from mdcg.train.optimizer import Optimizer, make_optimizer
 from mdcg.train.precision import Compute
@@ -59,7 +60,7 @@ class State:
         """The members whose loss was not finite, and what to say of each. They harm nobody else in the group."""
         found = {}
         for k, (member, rows) in enumerate(zip(group.members, self.history, strict=True)):
-            broken = next((row for row in rows if not math.isfinite(row["loss"])), None)
+            broken = next((row for row in rows if not abs(row["loss"]) <= HUGE), None)
             if broken is not None:
                 weights = {name: value for name, value in member.method.model_dump().items() if type(value) is float}
                 about = {"seed": member.seed, "memory": member.memory, **weights, **group.differing(member)}
@@ -219,6 +220,11 @@ def dump(state: State) -> tuple[dict[str, Tensor], PlainValues]:
     return tensors, values
 
 
+def _fill(model: Model, weights: dict[str, Tensor]) -> None:
+    check_kinds(weights, model.state_dict())
+    model.load_state_dict(weights)
+
+
 def _held(memories: Sequence[Memory]) -> dict[str, Memory]:
     """The memories of all members, by their names on disk."""
     second = {f"second.{k}": memory.second for k, memory in enumerate(memories) if memory.second is not None}
@@ -230,9 +236,8 @@ def select_members(
 ) -> tuple[dict[str, Tensor], PlainValues]:
     """Select what `dump` would have given of these members alone; one may be named several times."""
     chosen = torch.tensor(members)
-    own = ("memory.", "second.", "measured.")  # each member's apart, for they differ in length
-    picked = {name: tensor[chosen.to(tensor.device)] for name, tensor in tensors.items() if not name.startswith(own)}
-    names = {f"{kind}{k}": f"{kind}{member}" for kind in own for k, member in enumerate(members)}
+    picked = {name: tensor[chosen.to(tensor.device)] for name, tensor in tensors.items() if not name.startswith(OWN)}
+    names = {f"{kind}{k}": f"{kind}{member}" for kind in OWN for k, member in enumerate(members)}
     picked |= {name: tensors[was] for name, was in names.items() if was in tensors}
     held = {name: list(values["memories"][was]) for name, was in names.items() if was in values["memories"]}
     history = [list(values["history"][member]) for member in members]
@@ -247,11 +252,11 @@ def restore(tensors: dict[str, Tensor], values: PlainValues, group: Group, compu
         state.model.grow(size)
     if values["has_teacher"]:
         state.teacher = frozen_copy(state.model)
-        state.teacher.load_state_dict(below("teacher.", tensors))
+        _fill(state.teacher, below("teacher.", tensors))
     if values["has_start"]:
         state.start = frozen_copy(state.model)
-        state.start.load_state_dict(below("start.", tensors))
-    state.model.load_state_dict(below("model.", tensors))
+        _fill(state.start, below("start.", tensors))
+    _fill(state.model, below("model.", tensors))
     state.optimizer.load(tensors, compute.device)
     if values["sizes"]:
         state.optimizer.follow(state.model.named_parameters())

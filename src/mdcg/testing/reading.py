@@ -1,0 +1,268 @@
+"""The kinds of files that mdcg reads back, each damaged in many ways: `python -m mdcg.testing.reading`.
+
+One bad file costs what it holds and a sentence, never a command that is about others too, and nothing that is damaged
+passes for whole where that can be told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import io
+import json
+import logging
+import os
+import runpy
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mdcg.data.cache import cache_file, cached, write_cache
+from mdcg.data.content import arrays, digest_of
+from mdcg.learner import Learner
+from mdcg.learner.tables import as_html
+from mdcg.runs.archive import write_archive
+from mdcg.runs.store import RESULT, Store
+from mdcg.testing.groups import CPU, toy_dataset, toy_group
+from mdcg.testing.mutate import Edited, Failure, fuzz
+from mdcg.train import state as states
+from mdcg.train.checkpoint import Checkpoints
+from mdcg.train.loop import Trainer
+
+RECIPE = "{scenario: digits-2, epochs: 1, batch_size: 42, memory: 20, seeds: 0-2, axes: {method: [naive, replay]}}"
+NEWER = "newer version of mdcg"  # what only a later version can read is no damage
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of file: one of its own, and what reads it."""
+
+    file: Edited
+    read: Callable[[bytes], object]
+
+
+def failures_of(name: str, trials: int, seed: int = 0) -> list[Failure]:
+    """The failures of a kind of file, by its name in `KINDS`, in so many trials."""
+    with tempfile.TemporaryDirectory() as folder, _undisturbed(Path(folder)):
+        kind = KINDS[name](Path(folder))
+        return fuzz(kind.file, kind.read, trials, seed)
+
+
+def _result(folder: Path) -> Kind:
+    runs = _some_runs(folder)
+    path = next(runs.glob("*replay*")) / RESULT
+    return Kind(Edited(path.read_bytes(), "json"), lambda content: _look(content, path, runs))
+
+
+def _archive(folder: Path) -> Kind:
+    runs = _some_runs(folder)
+    path = folder / "archives" / "some.jsonl"
+    write_archive(path, [record for _, record in Store(runs).records()])
+    other = next(runs.glob("*naive*"))
+    shutil.copytree(other, path.parent / other.name)  # a report of nothing at all is none
+    return Kind(Edited(path.read_bytes(), "lines"), lambda content: _look(content, path, path.parent))
+
+
+def _measured(folder: Path) -> Kind:
+    runs, out = folder / "runs", folder / "figures"
+    words = ["figure", "drift", "--scenario", "digits-2", "--epochs", "1", "--runs", runs, "--out", out, "--memory", 20]
+    _command(*words)
+    path = next(runs.glob("*md-cg*/measured/drift.json"))
+
+    def read(content: bytes) -> None:
+        path.write_bytes(content)
+        code, said = _command(*words)
+        _expect(code in (0, 2), said)  # the figure is about this file
+        _expect(_command("report", runs, "--out", folder / "report")[0] == 0, "the report is about all runs")
+
+    return Kind(Edited(path.read_bytes(), "json"), read)
+
+
+def _note(name: str, content: Mapping[str, object]) -> Callable[[Path], Kind]:
+    def make(folder: Path) -> Kind:
+        runs = _some_runs(folder)
+        run = next(runs.glob("*naive*"))
+        (run / RESULT).unlink()
+        path = run / name if name == "failed.json" else runs / ".groups" / "0123456789abcdef" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        told = json.dumps({**content, **({"members": [run.name]} if "members" in content else {})}).encode()
+        return Kind(Edited(told, "json"), lambda content: _plan(content, path, runs))
+
+    return make
+
+
+def _cache(folder: Path) -> Kind:
+    given = toy_dataset([6, 5, 4])
+    whole = arrays(
+        (given.train.images.numpy(), given.train.labels), (given.test.images.numpy(), given.test.labels), "abc"
+    )
+    file = cache_file("toy", folder, "stamp")
+    write_cache(file, whole)
+
+    def read(content: bytes) -> None:
+        file.write_bytes(content)
+        found = cached("toy", folder, "stamp", lambda path: write_cache(path, whole))
+        same = all(torch.equal(one, found.tensors()[name]) for name, one in whole.tensors().items())
+        about = (found.class_names, found.mean, found.std, found.digest)
+        _expect(same and about == (whole.class_names, whole.mean, whole.std, digest_of(whole)), "damage was not seen")
+
+    return Kind(Edited(file.read_bytes(), "safetensors"), read)
+
+
+def _checkpoint(folder: Path) -> Kind:
+    group = toy_group(toy_dataset([12, 11, 10, 9]), "der", [(0, 8, {}), (1, 9, {})], tasks=2, epochs=2)
+    kept: list[bytes] = []
+
+    def save(*parts: object) -> None:
+        Checkpoints(folder).save(*parts)  # type: ignore[arg-type]
+        kept.append(max(folder.glob("*.safetensors")).read_bytes())
+
+    trainer = Trainer(group, CPU, save)
+    trainer._save_again = 0.0
+    state = states.fresh(group, CPU)
+    state.forked = True
+    trainer.train(state, tasks=1)
+    trainer.begin_task(state)
+    save(*states.dump(state))
+
+    def read(content: bytes) -> None:
+        for old in folder.glob("*.safetensors"):
+            old.unlink()
+        digest = hashlib.blake2b(content, digest_size=16).hexdigest()
+        (folder / f"00000001-00000000-00000000.{digest}.safetensors").write_bytes(content)
+        found = Checkpoints(folder).restore(lambda values: group, CPU)
+        if found is not None:
+            Trainer(group, CPU).train(found)
+            states.dump(found)
+            _expect(found.task == len(group.sizes) or bool(found.failures(group)), "it did not train to its end")
+
+    return Kind(Edited(kept[-1], "safetensors"), read)
+
+
+def _model(folder: Path) -> Kind:
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(0, 256, (40, 8, 8, 1), dtype=np.uint8), np.repeat(["a", "b", "c", "d"], 10)
+    clf = Learner("der", memory=20, backbone="smallconv", epochs=1, quiet=True, device="cpu", most_classes=6)
+    path = folder / "model.safetensors"
+    clf.learn(images[:20], labels[:20]).save(path)
+
+    def read(content: bytes) -> None:
+        path.write_bytes(content)
+        found = Learner.load(path)
+        found.set_params(quiet=True, device="cpu", epochs=1)
+        as_html(found.saved_)
+        repr(found)
+        if found.saved_.setup.shape == (1, 8, 8):
+            found.predict_proba(images)
+            found.learn(images[20:], labels[20:])
+            found.save(folder / "next.safetensors")
+
+    return Kind(Edited(path.read_bytes(), "safetensors"), read)
+
+
+KINDS: Mapping[str, Callable[[Path], Kind]] = {
+    "result": _result,
+    "archive": _archive,
+    "measured": _measured,
+    "group": _note("members.json", {"members": [], "probes": []}),
+    "failure": _note("failed.json", {"reason": "it failed", "details": "", "when": "2026-01-01T00:00:00+00:00"}),
+    "cache": _cache,
+    "checkpoint": _checkpoint,
+    "model": _model,
+}
+
+
+def _some_runs(folder: Path) -> Path:
+    """A few finished runs in a folder."""
+    asked = ["--scenario", "digits-2", "--memory", 20, "--epochs", 1, "--batch-size", 42, "--seeds", "0-1"]
+    _command("compare", "--methods", "naive,replay", *asked, "--out", folder / "runs")
+    return folder / "runs"
+
+
+def _look(content: bytes, path: Path, runs: Path) -> None:
+    """Give the commands that are about all runs of a folder, and the one about this file's."""
+    path.write_bytes(content)
+    for words in (
+        ["runs", "--out", runs],
+        ["runs", "--out", runs, "--json"],
+        ["runs", "--out", runs, "--export", runs.parent / "all.csv"],
+        ["sweep", runs.parent / "recipe.yaml", "--out", runs, "--plan"],
+        ["report", runs, "--out", runs.parent / "report"],
+    ):
+        if words[0] == "report" and sum(content) % 2:
+            continue  # it takes longer than all others together
+        code, said = _command(*words)
+        _expect(code == 0 or NEWER in said, f"'mdcg {words[0]}' ended with code {code}: {said}")
+        _expect("Warning:" not in said, said)
+    if path.name == RESULT:
+        code, said = _command("show", path.parent.name, "--out", runs)
+        _expect(code in (0, 2), said)
+
+
+def _plan(content: bytes, path: Path, runs: Path) -> None:
+    path.write_bytes(content)
+    code, said = _command("sweep", runs.parent / "recipe.yaml", "--out", runs, "--plan")
+    _expect(code == 0, f"'mdcg sweep --plan' ended with code {code}: {said}")
+
+
+def _expect(so: bool, otherwise: str) -> None:
+    if not so:
+        raise AssertionError(otherwise)
+
+
+def _command(*words: object) -> tuple[int, str]:
+    """Give a command as a shell would: its exit code, and what it said of its troubles."""
+    before, errors = sys.argv, io.StringIO()
+    sys.argv = ["mdcg", *map(str, words)]
+    try:
+        with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), "utf-8")), contextlib.redirect_stderr(errors):
+            runpy.run_module("mdcg", run_name="__main__")
+        return 0, errors.getvalue()
+    except SystemExit as leave:
+        return int(leave.code or 0), errors.getvalue()
+    finally:
+        sys.argv = before
+
+
+@contextlib.contextmanager
+def _undisturbed(folder: Path) -> Iterator[None]:
+    """A cache of its own, nothing logged, and the recipe that commands are given."""
+    (folder / "recipe.yaml").write_text(RECIPE)
+    before = os.environ.get("MDCG_CACHE")
+    os.environ["MDCG_CACHE"] = str(folder / "cache")
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+        os.environ.pop("MDCG_CACHE")
+        if before is not None:
+            os.environ["MDCG_CACHE"] = before
+        shutil.rmtree(folder / "cache", ignore_errors=True)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Damage files of every kind, or of those that are named, and print what their readers stumbled over."""
+    parser = argparse.ArgumentParser(prog="python -m mdcg.testing.reading", description=main.__doc__)
+    parser.add_argument("kinds", nargs="*", help=f"of {', '.join(KINDS)}; all of them")
+    parser.add_argument("--trials", type=int, default=100, help="of each kind")
+    parser.add_argument("--seed", type=int, default=0)
+    asked, bad = parser.parse_args(words), 0
+    for name in asked.kinds or KINDS:
+        found = failures_of(name, asked.trials, asked.seed)
+        bad += len(found)
+        print(f"{name}: {len(found)} of {asked.trials} damaged files fail", flush=True)
+        for failure in found:
+            print(f"  {failure}", flush=True)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
