@@ -6,6 +6,7 @@ import gc
 import math
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +18,7 @@ import pytest
 import sklearn.datasets
 import torch
 import typer.main
+from torch import Tensor
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before any kernel is defined
@@ -109,6 +111,38 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 def _no_lines_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a command says must not depend on how fast the machine is."""
     monkeypatch.setattr(display, "PAUSE", math.inf)
+
+
+class Copies:
+    """The copies of images that went to a device."""
+
+    def __init__(self) -> None:
+        self._made: list[weakref.ref[Tensor]] = []
+
+    def add(self, copy: Tensor) -> Tensor:
+        self._made.append(weakref.ref(copy))
+        return copy
+
+    @property
+    def made(self) -> int:
+        return len(self._made)
+
+    def bytes(self) -> int:
+        """Of those that are still there."""
+        return sum(copy.numel() for one in self._made if (copy := one()) is not None)
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
+    """Let the CPU be another device for images: they are copied where they would be used as they are."""
+    found, to = Copies(), Tensor.to
+
+    def copied(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        is_images = self.dtype == torch.uint8 and self.ndim == 4
+        return found.add(self.clone()) if is_images else to(self, *args, **kwargs)
+
+    monkeypatch.setattr(Tensor, "to", copied)
+    return found
 
 
 @pytest.fixture

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -114,6 +116,14 @@ def test_broken_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mdcg.registry.entry_points", lambda group: [point])
     registry: Registry[type[mdcg.Method]] = Registry("method", "mdcg.methods")
     with pytest.raises(mdcg.MdcgError, match="fix or uninstall that package"):
+        registry["gone"]
+
+
+def test_an_entry_point_that_ends_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = SimpleNamespace(name="gone", value="package:Thing", load=lambda: sys.exit(0))
+    monkeypatch.setattr("mdcg.registry.entry_points", lambda group: [point])
+    registry: Registry[type[mdcg.Method]] = Registry("method", "mdcg.methods")
+    with pytest.raises(mdcg.MdcgError, match=r"could not be loaded \(it called sys.exit\); fix or uninstall"):
         registry["gone"]
 
 

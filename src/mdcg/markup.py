@@ -1,10 +1,12 @@
-"""HTML for notebooks: tables of texts, whatever signs these hold."""
+"""Tables of texts, whatever signs these hold: HTML for notebooks, and cells of CSV files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what it begins with, for a spreadsheet
 
 
 @dataclass(frozen=True)
@@ -38,3 +40,12 @@ def titled(title: str, *parts: str) -> str:
 
 def _cell(content: object) -> str:
     return str(content) if isinstance(content, Coloured) else f"<td>{escape(str(content))}</td>"
+
+
+def cell(value: object) -> object:
+    """A value for a CSV file: text that a spreadsheet would take for a formula gets an apostrophe before it.
+
+    >>> cell("=1+1"), cell("-x"), cell("cat"), cell(-1.5)
+    ("'=1+1", "'-x", 'cat', -1.5)
+    """
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import Generic, TypeVar
 
-from mdcg.errors import MdcgError, unknown
+from mdcg.errors import FOREIGN, MdcgError, reason_of, unknown
 
 T = TypeVar("T")
 
@@ -82,9 +82,9 @@ class Registry(Generic[T]):
         for point in entry_points(group=self.group):
             try:
                 thing = point.load()
-            except Exception as error:
+            except FOREIGN as error:
                 raise MdcgError(
-                    f"the {self.kind} '{point.name}' of {point.value} could not be loaded ({error}); "
+                    f"the {self.kind} '{point.name}' of {point.value} could not be loaded ({reason_of(error)}); "
                     "fix or uninstall that package."
                 ) from error
             if self._known.get(point.name) is not thing:  # else it has registered itself on import

@@ -46,3 +46,24 @@ def test_shown_and_cleared(cli: Cli, photos: Path, tmp_path: Path, monkeypatch: 
     damaged = next(folder.glob("folder*"))
     damaged.write_bytes(damaged.read_bytes()[:40])
     assert "images, no longer readable" in cli("cache").out
+
+
+def test_no_home(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user whom the system does not know, as in containers, has no folder for the cache."""
+
+    def unknown(number: int) -> None:
+        raise KeyError(number)
+
+    for name in ("HOME", "XDG_CACHE_HOME", "MDCG_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    said = "mdcg: this user has no home folder for the cache; name a folder with $MDCG_CACHE."
+    assert cli("cache").sentence() == said
+    assert cli("run", "--scenario", "c10-5", "--method", "naive").sentence() == said
+
+
+def test_half_written_files_are_swept(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MDCG_CACHE", str(tmp_path))
+    (tmp_path / ".digits-0.safetensors.0123456789ab.partial").touch()
+    assert cli("cache").code == 0
+    assert not list(tmp_path.iterdir())

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -427,21 +428,28 @@ def test_a_run_that_diverges(cli: Cli, runs: Path) -> None:
     assert not list((runs / ".groups").iterdir())
 
 
+@pytest.mark.parametrize("option", ["--lr", "--backbone-lr", "--head-lr", "--weight-decay", "--clip"])
+def test_numbers_beyond_those_of_float32(cli: Cli, runs: Path, option: str) -> None:
+    answer = cli("run", *QUICK, "--method", "naive", option, "3.5e38", "--out", runs)
+    assert "3.5e+38" in answer.sentence()
+    assert not runs.exists()
+
+
 def test_full_disk_while_training(cli: Cli, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The third file cannot be written: one sentence, and the same command goes on once there is room."""
     import errno
 
-    original, written = Path.write_bytes, []
+    written = []
 
-    def write(self: Path, content: bytes) -> int:
-        written.append(self)
+    def write(file: BinaryIO, content: bytes) -> None:
+        written.append(file.name)
         if len(written) == 3:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return original(self, content)
+        file.write(content)
 
     words = ["run", "--scenario", "digits-2", "--epochs", 2, "--method", "naive", "--out", runs, "--json"]
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", write)
+        patch.setattr("mdcg.files._write", write)
         assert "No space left on device; make room" in cli(*words).sentence()
     assert len(list(runs.glob(".groups/*/*.safetensors"))) == 1
     assert json.loads(cli(*words).out)["runs"]

@@ -333,3 +333,11 @@ def test_nothing_is_cut_or_covered(pictures: Pictures) -> None:
         assert not touches_the_edge((pictures.folder / f"{stem}.png").read_bytes()), name
         root = ElementTree.parse(pictures.folder / f"{stem}.svg").getroot()
         assert root.tag.endswith("svg"), name
+
+
+def test_what_a_kill_left_beside_figures_is_swept(cli: Cli, tmp_path: Path) -> None:
+    """Also of a figure that is not drawn again."""
+    (tmp_path / ".drift-digits-3.png.0123456789ab.partial").touch()
+    assert cli("figure", "head-growth", "--out", tmp_path, "--runs", tmp_path / "runs").code == 0
+    assert not list(tmp_path.glob(".*"))
+    assert list(tmp_path.glob("head-growth*.png"))

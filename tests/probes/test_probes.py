@@ -275,9 +275,17 @@ class Short(Probe):
         return {"norm": [1.0] * (snapshot.members - 1)}
 
 
+class Ending(Probe):
+    """Ends the program."""
+
+    def look(self, snapshot: Snapshot) -> Measured:
+        raise SystemExit(0)
+
+
 @pytest.mark.parametrize(
     ("named", "said"),
     [
+        (Ending, r"the probe own failed \(SystemExit: it called sys.exit\); fix it, or leave it out"),
         (Broken, r"the probe own failed \(IndexError: no such layer\); fix it, or leave it out"),
         (Short, "gave 1 values of 'norm' for 2 runs; it must give one for each"),
         (Scalar, "gave no list of values of 'norm' for 2 runs"),

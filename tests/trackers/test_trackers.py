@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -201,9 +202,38 @@ def test_trackers_that_cannot_be_used(cli: Cli, runs: Path, monkeypatch: pytest.
     assert "cannot be loaded (Descriptors cannot be created directly): pip install --upgrade" in told
     assert not runs.exists()
     diary = Diary()
-    assert TrackerSet([diary])._live == [diary]
+    assert [listener.tracker for listener in TrackerSet([diary])._live] == [diary]
     with pytest.raises(mdcg.MdcgError, match="tracker broken"):
         TrackerSet("broken")
+
+
+class Leaver(Tracker):
+    def epoch(self, run: TrackedRun, epoch: Epoch) -> None:
+        raise SystemExit(0)
+
+
+class Sleeper(Tracker):
+    def __init__(self) -> None:
+        self.woken = threading.Event()
+
+    def begin(self, run: TrackedRun) -> None:
+        self.woken.wait()
+
+
+def test_trackers_that_would_end_or_stop_the_training(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("mdcg.trackers.tracker_set.PATIENCE", 0.05)
+    diary, sleeper = Diary(), Sleeper()
+    with caplog.at_level("WARNING", "mdcg"):
+        result = mdcg.run(scenario="digits-5", method="naive", epochs=1, out=runs, log=[Leaver(), sleeper, diary])
+    sleeper.woken.set()
+    assert len(result.records) == 1
+    assert [message for message in caplog.messages if "tracker" in message] == [
+        "the tracker Sleeper failed (it did not answer for 0.05 seconds); training goes on without it.",
+        "the tracker Leaver failed (it called sys.exit); training goes on without it.",
+    ]
+    assert [what for what, _, _ in diary.told][-2:] == ["end", "leave"]
 
 
 # TensorBoard

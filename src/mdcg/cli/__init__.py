@@ -11,6 +11,7 @@ from mdcg.cli import train, sweep, search  # isort: skip  # noqa: F401 (each bri
 from mdcg.cli import learner, data, figure, report, runs, show  # isort: skip  # noqa: F401
 from mdcg.cli.app import app
 from mdcg.errors import MdcgError
+from mdcg.terminal import say
 
 
 def main() -> None:
@@ -29,11 +30,11 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
     except MdcgError as error:
-        print(f"mdcg: {error}", file=sys.stderr)
+        say(f"mdcg: {error}", error=True)
         raise SystemExit(2) from None
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print(f"mdcg: {where}{error.strerror or error}; check the path and its permissions.", file=sys.stderr)
+        say(f"mdcg: {where}{error.strerror or error}; check the path and its permissions.", error=True)
         raise SystemExit(2) from None
 
 
@@ -41,7 +42,7 @@ class _ToStderr(logging.Handler):
     """Prints the library's messages to standard error, as sentences of this command."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(f"mdcg: {record.getMessage()}", file=sys.stderr)
+        say(f"mdcg: {record.getMessage()}", error=True)
 
 
 def _log_to_stderr() -> None:

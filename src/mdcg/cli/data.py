@@ -9,6 +9,7 @@ import typer
 
 from mdcg.cli.app import app, data_app
 from mdcg.errors import MdcgError, unknown
+from mdcg.terminal import say
 
 
 @data_app.command()
@@ -24,7 +25,7 @@ def get(
     if data is not None and isinstance(record, Downloaded) and not data.name.endswith((*ARCHIVES, *record.downloads)):
         _make_folder(data)
     dataset = load(name, data, download=True)
-    print(
+    say(
         f"{name}: {len(dataset.train):,} training and {len(dataset.test):,} test images of {dataset.classes} classes, "
         "ready."
     )
@@ -39,7 +40,7 @@ def verify(
     """Check every byte of a dataset and of its cache."""
     from mdcg.data import verify as verify_dataset
 
-    print(verify_dataset(name, data, image_size))
+    say(verify_dataset(name, data, image_size))
 
 
 @app.command()
@@ -50,18 +51,20 @@ def cache(
     """Show, or remove, what lies in the cache folder: images as they were read, and archives that were downloaded."""
     from mdcg.data.cache import cache_folder
     from mdcg.data.load import cached_files
+    from mdcg.files import remove_partial
 
+    remove_partial(cache_folder())
     files = {file.name: file for file in cached_files()}
     for name in names or ():
         if name not in files:
             raise unknown("file in the cache", name, files)
     chosen = [file for name, file in files.items() if not names or name in names]
     for file in chosen:
-        print(f"{file.name}  {file.size / 1e6:,.1f} MB  {file.content}")
+        say(f"{file.name}  {file.size / 1e6:,.1f} MB  {file.content}")
         if clear:
             file.remove()
     total = f"{len(chosen)} file{'' if len(chosen) == 1 else 's'}, {sum(file.size for file in chosen) / 1e6:,.1f} MB"
-    print(f"{total}, {'removed from' if clear else 'in'} {cache_folder()}")
+    say(f"{total}, {'removed from' if clear else 'in'} {cache_folder()}")
 
 
 def _make_folder(path: Path) -> None:

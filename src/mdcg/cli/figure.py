@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from mdcg.cli.app import app
 from mdcg.cli.options import own_backbone
 from mdcg.cli.train import stopped_explained
 from mdcg.errors import MdcgError
+from mdcg.terminal import PlainConsole, say
 
 if TYPE_CHECKING:
     from mdcg.figures.make import WrittenFigure
@@ -65,7 +65,7 @@ def figure(
     how: dict[str, Any] = {"seeds_given": seeds is not None, "members": members, "retry": retry}
     took = stopped_explained(lambda: make(chosen, asked, out, **how, done=_say))
     if took is not None:
-        print(took)
+        say(took)
     return None
 
 
@@ -75,9 +75,9 @@ def _list() -> None:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for name in FIGURES.names():
         table.add_row(name, FIGURES[name].summary())
-    Console().print(table)
+    PlainConsole().print(table)
 
 
 def _say(made: WrittenFigure) -> None:
-    print(f"{made.name}: {made.caption}")
-    print("\n".join(f"  {file}" for file in made.files))
+    say(f"{made.name}: {made.caption}")
+    say("\n".join(f"  {file}" for file in made.files))

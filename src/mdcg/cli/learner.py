@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 
 from mdcg.cli.app import app
 from mdcg.cli.options import SHARED, option, own_backbone, print_json, with_options
 from mdcg.cli.train import stopped_explained
 from mdcg.errors import MdcgError
+from mdcg.markup import cell
+from mdcg.terminal import PlainConsole, say
 
 if TYPE_CHECKING:
     from mdcg.learner import Learner
@@ -83,7 +84,7 @@ def learn(
     if as_json:
         return print_json(_described(learner, out))
     _console().print(learned_table(learner.saved_))
-    return print(summary_line(learner.saved_, out))
+    return say(summary_line(learner.saved_, out))
 
 
 @app.command()
@@ -113,12 +114,12 @@ def predict(
         numbers = ["" if count == 1 else f" {rank + 1}" for rank in range(count)]
         writer.writerow(["path", *(f"{name}{number}" for number in numbers for name in ("class", "probability"))])
         for path, best in found:
-            writer.writerow([path, *(part for pair in best for part in pair)])
+            writer.writerow([cell(path), *(cell(part) for pair in best for part in pair)])
     else:
         for path, best in found:
-            print(f"{path}  " + ", ".join(f"{name} {100 * probability:.1f}%" for name, probability in best))
+            say(f"{path}  " + ", ".join(f"{name} {100 * probability:.1f}%" for name, probability in best))
     if reader.skipped:
-        print(f"mdcg: {reader.summary()}.", file=sys.stderr)
+        say(f"mdcg: {reader.summary()}.", error=True)
 
 
 @app.command()
@@ -148,7 +149,7 @@ def evaluate(
     console = _console()
     console.print(evaluation_table(now, then, learner.saved_))
     console.print(confusion_table(now, console.width))
-    return print(f"{reader.summary()}.")
+    return say(f"{reader.summary()}.")
 
 
 @app.command()
@@ -162,7 +163,7 @@ def export(
     learner = _loaded(model, backbone)
     learner.export(out, to)
     channels, height, width = learner.saved_.setup.shape
-    print(
+    say(
         f"{out}: uint8 images (n, {height}, {width}, {channels}) in, probabilities (n, {len(learner.classes_)}) out, "
         f"{out.stat().st_size / 1e6:.1f} MB"
     )
@@ -191,9 +192,9 @@ def _loaded(model: Path, backbone: str | None, device: str = "cpu") -> Learner:
     return learner
 
 
-def _console() -> Console:
+def _console() -> PlainConsole:
     """A console that takes names as they are: brackets and colons in them are no markup."""
-    return Console(markup=False, emoji=False)
+    return PlainConsole()
 
 
 def _described(learner: Learner, path: Path) -> dict[str, Any]:
@@ -221,4 +222,4 @@ def _print_json_list(items: Iterator[dict[str, Any]]) -> None:
     for item in items:
         print(lead + json.dumps(item, allow_nan=False), end="")
         lead = ",\n"
-    print("]" if lead != "[" else "[]")
+    say("]" if lead != "[" else "[]")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from mdcg.cli.app import app
+from mdcg.terminal import say
 
 
 @app.command()
@@ -23,7 +23,7 @@ def report(
     ] = None,
 ) -> None:
     """Make a page and tables (Markdown, LaTeX, CSV) of all finished runs in a folder, beside the paper's numbers."""
-    from mdcg.files import readable, write_atomic
+    from mdcg.files import readable, remove_partial, write_atomic
     from mdcg.report.files import csv_table, latex, markdown
     from mdcg.report.notes import NOTES
     from mdcg.report.reproduction import write_reproduction
@@ -32,12 +32,13 @@ def report(
 
     found = find_runs(runs)
     if found.unreadable:
-        print(f"mdcg: left out results that are damaged or not ours: {found.unreadable}", file=sys.stderr)
+        count = f"left out results that are damaged or not ours: {found.unreadable}"
+        say(f"mdcg: {count}, the first: {found.reason}", error=True)
     if found.copies:
-        print(f"mdcg: left out older copies of the same runs: {found.copies}", file=sys.stderr)
+        say(f"mdcg: left out older copies of the same runs: {found.copies}", error=True)
     if reproduction is not None:
         write_reproduction(reproduction, found.runs, runs / NOTES)
-        print(f"reproduction: {reproduction}")
+        say(f"reproduction: {reproduction}")
         return
     from mdcg.report.page.page import page  # which brings libraries to draw with
 
@@ -48,7 +49,8 @@ def report(
         "table.csv": csv_table(sections),
         "index.html": page(sections, f"Results in {readable(runs)}"),
     }
+    remove_partial(out)
     for name, text in contents.items():
         write_atomic(out / name, text.encode("utf-8", "replace"))
-    print(f"tables: {', '.join(str(out / name) for name in list(contents)[:3])}")
-    print(f"report: {out / 'index.html'}")
+    say(f"tables: {', '.join(str(out / name) for name in list(contents)[:3])}")
+    say(f"report: {out / 'index.html'}")

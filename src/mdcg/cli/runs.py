@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from mdcg.cli.app import app
 from mdcg.cli.options import print_json
 from mdcg.errors import MdcgError
+from mdcg.terminal import PlainConsole, say
 
 TOLD_BY_NAME = ("scenario", "method", "memory", "seed")  # they make room in a narrow terminal
 LABELS = {"ACC": "ACC", "BWT_final": "BWT-final", "seconds": "s", "finished": "finished"}
@@ -56,23 +55,23 @@ def runs(
     found = [rows[chosen[place]] for place in order]
     if unreadable:
         count = f"{len(unreadable)} entries" if len(unreadable) > 1 else "1 entry"
-        print(f"mdcg: {count} of {out} cannot be read, the first: {unreadable[0][1]}", file=sys.stderr)
+        say(f"mdcg: {count} of {out} cannot be read, the first: {unreadable[0][1]}", error=True)
     if export is not None and write is not None:
         write(export, [every[chosen[place]] for place in order])
     if as_json:
         refused = [{"path": str(path), "reason": reason} for path, reason in unreadable]
         return print_json({"runs": found, "unreadable": refused})
     if export is not None:
-        return print(f"{len(found)} of {len(rows)} runs: {export}")
+        return say(f"{len(found)} of {len(rows)} runs: {export}")
     if not found:
-        return print(
+        return say(
             f"none of the {len(rows)} runs in {out} meets every condition." if rows else f"no finished run in {out}."
         )
     return _print(found)
 
 
 def _print(rows: Sequence[dict[str, Any]]) -> None:
-    console, table = Console(), _table(rows, [*TOLD_BY_NAME, *LABELS])
+    console, table = PlainConsole(), _table(rows, [*TOLD_BY_NAME, *LABELS])
     needed = console.measure(table, options=console.options.update(width=10_000)).maximum
     if not console.is_terminal:  # for a file or another program: a line for each run, however long
         console.width = needed

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from mdcg.cli.app import app
 from mdcg.cli.options import asked, how, print_json, shares_options
 from mdcg.cli.train import again, stopped_explained
+from mdcg.terminal import PlainConsole, say
 
 
 @app.command()
@@ -41,16 +41,16 @@ def search(
         return print_json({"choices": [one.as_json() for one in found], "recipe": str(file)})
     from mdcg.report.search_tables import at_an_end, grid_table, verdict
 
-    console = Console()
+    console = PlainConsole()
     count = len({spec.seed for spec in sweep.specs})
     seeds = f"{count} seeds" if count > 1 else f"seed {first.seed}"
     held_out = f"{first.hold_out:.0%} of the training images, held out"
-    print(f"{first.method} on {first.task_sequence}: ACC on {held_out}, {seeds}")
+    say(f"{first.method} on {first.task_sequence}: ACC on {held_out}, {seeds}")
     for one in found:
-        print()
+        say()
         console.print(grid_table(one))
-        print(verdict(one))
+        say(verdict(one))
         for key in at_an_end(one):
-            print(f"The best {key} is at an end of the grid: a better one may lie beyond.")
-    print(f"\nrecipe: {file}")
+            say(f"The best {key} is at an end of the grid: a better one may lie beyond.")
+    say(f"\nrecipe: {file}")
     return None

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from mdcg.cli.app import app
 from mdcg.errors import unknown
+from mdcg.terminal import PlainConsole
 
 
 @app.command()
@@ -23,7 +23,7 @@ def show(
     from mdcg.runs.store import Store
 
     place, record = Store(out).find(run)
-    console = Console()
+    console = PlainConsole()
     console.print(run_panel(record, str(place), console.width))
 
 
@@ -37,7 +37,7 @@ def list_(
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for name, text in LISTS[what]():
         table.add_row(name, text)
-    Console().print(table)
+    PlainConsole().print(table)
 
 
 def _list_methods() -> list[tuple[str, str]]:

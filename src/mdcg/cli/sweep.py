@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from mdcg.cli.app import app
 from mdcg.cli.options import print_json
 from mdcg.cli.train import again, stopped_explained
 from mdcg.errors import MdcgError
+from mdcg.terminal import PlainConsole, say
 
 if TYPE_CHECKING:
     from mdcg.execute.local import Executor
@@ -70,10 +69,10 @@ def sweep(
     if as_json:
         print_json(sweep_json(work, settings, undone))
     else:
-        console = Console()
+        console = PlainConsole()
         if settings:
             console.print(sweep_table(work, settings, console))
-        print(caption(settings))
+        say(caption(settings))
     if undone:
         _say_what_is_undone(undone)
         raise SystemExit(1)
@@ -87,9 +86,9 @@ def _say_what_is_undone(undone: Undone) -> None:
     ):
         reasons = list(runs.values())
         for reason in dict.fromkeys(reasons):
-            print(f"mdcg: {reasons.count(reason)} of {len(reasons)} runs not finished: {reason}", file=sys.stderr)
+            say(f"mdcg: {reasons.count(reason)} of {len(reasons)} runs not finished: {reason}", error=True)
         if reasons:
-            print(f"mdcg: {then}", file=sys.stderr)
+            say(f"mdcg: {then}", error=True)
 
 
 def _wanted(texts: list[str]) -> dict[str, list[str]]:
@@ -125,13 +124,13 @@ def _print_plan(planned: Plan, as_json: bool) -> None:
         return print_json(plan_json(planned))
     runs = sum(len(job.specs) for job in planned.jobs)
     if planned.jobs:
-        Console().print(plan_table(planned))
+        PlainConsole().print(plan_table(planned))
     time = f", about {duration(planned.seconds)}" if runs and planned.seconds is not None else ""
-    print(f"To train: {runs} runs in {len(planned.jobs)} groups{time}. Finished: {len(planned.finished)}.")
+    say(f"To train: {runs} runs in {len(planned.jobs)} groups{time}. Finished: {len(planned.finished)}.")
     if runs and planned.seconds is None:
-        print("How long that takes can be told once a run of the same network and device is finished here.")
+        say("How long that takes can be told once a run of the same network and device is finished here.")
     elif runs and not planned.measured:
-        print("The time is from other machines; it can be told better once such a run is finished here.")
+        say("The time is from other machines; it can be told better once such a run is finished here.")
     if planned.failed:
-        print(f"Failed before and left out: {len(planned.failed)}; --retry tries them again.")
+        say(f"Failed before and left out: {len(planned.failed)}; --retry tries them again.")
     return None

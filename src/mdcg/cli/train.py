@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from rich.console import Console
 
 from mdcg.cli.app import app
 from mdcg.cli.options import asked, how, print_json, shares_options
 from mdcg.errors import MdcgError
+from mdcg.terminal import PlainConsole, say
 from mdcg.train.signals import Stopped
 
 if TYPE_CHECKING:
@@ -46,12 +45,12 @@ def run(
 
     over = f", mean over {len(result.records)} seeds" if len(result.records) > 1 else ""
     first = sweep.specs[0]
-    print(f"{name} on {first.task_sequence}, accuracy in percent on task{over}{held_out(first)}:\n")
-    console = Console()
+    say(f"{name} on {first.task_sequence}, accuracy in percent on task{over}{held_out(first)}:\n")
+    console = PlainConsole()
     console.print(coloured_matrix(result.R.mean(0), console.width))
     console.print(comparison([result.setting], "", console))
     for spec in sweep.specs:
-        print(sweep.context.store.where(spec))
+        say(sweep.context.store.where(spec))
     return _print_probe_time(sweep, options)
 
 
@@ -71,7 +70,7 @@ def compare(
     names = {spec.method for spec in sweep.specs}
     _print_comparison(results, sweep, options, names.pop() if len(names) == 1 and len(results) > 1 else "method")
     if report is not None and not options["as_json"]:
-        print(f"report: {report}")
+        say(f"report: {report}")
     _print_probe_time(sweep, options)
 
 
@@ -95,7 +94,7 @@ def _print_probe_time(sweep: Sweep, options: dict[str, Any]) -> None:
     store = sweep.context.store
     took = ProbeTime.of((store, spec) for spec in sweep.specs)
     if took is not None and not options["as_json"]:
-        print(took)
+        say(took)
 
 
 def _write_page(path: Path, sweep: Sweep) -> None:
@@ -114,7 +113,7 @@ def _print_comparison(
         return print_json({"methods": {label: result.as_json() for label, result in results.items()}})
     from mdcg.report.terminal import comparison
 
-    console = Console()
+    console = PlainConsole()
     settings = [result.setting for result in results.values()]
     return console.print(comparison(settings, sweep.title, console, first, ranked))
 
@@ -130,5 +129,5 @@ def stopped_explained(work: Callable[[], T], then: str = "the same command again
         return work()
     except KeyboardInterrupt as stopped:  # `Stopped`, or Ctrl-C while others work
         said = stopped if isinstance(stopped, Stopped) else Stopped("stopped")
-        print(f"mdcg: {said}; give {then} to go on.", file=sys.stderr)
+        say(f"mdcg: {said}; give {then} to go on.", error=True)
         raise SystemExit(128 + said.signal) from None

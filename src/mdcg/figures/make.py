@@ -18,7 +18,8 @@ from mdcg.execute.sweep import Sweep
 from mdcg.figures import captions, style
 from mdcg.figures.base import FIGURES, Figure, ModelFigure, Row, RunFigure, recipe_of
 from mdcg.figures.read import UNFIT, numbers
-from mdcg.files import write_atomic
+from mdcg.files import remove_partial, write_atomic
+from mdcg.markup import cell
 from mdcg.methods import METHODS
 from mdcg.recipes.grid import GridCell, expand, grid_cells
 from mdcg.recipes.parsing import parse_seeds
@@ -155,7 +156,7 @@ def _writable(out: Path) -> None:
         missing += [folder for folder in (out, *out.parents) if not folder.exists()]
         out.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=out):
-            pass
+            remove_partial(out)
     except OSError as error:
         raise MachineError(f"cannot write in {out}: {error.strerror}; choose another folder with --out.") from error
     finally:
@@ -216,5 +217,5 @@ def table(rows: Sequence[Row]) -> str:
     file = io.StringIO()
     writer = csv.DictWriter(file, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: cell(value) for name, value in row.items()} for row in rows)
     return file.getvalue()

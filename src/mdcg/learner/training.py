@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import shutil
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from mdcg.errors import MdcgError
-from mdcg.files import locked, remove_partial
+from mdcg.files import locked, remove_folder, unlink_link
 from mdcg.learner.inputs import listing
 from mdcg.learner.task import NextTask
 from mdcg.methods import METHODS
@@ -39,14 +39,19 @@ def checkpoint_folder(save_to: Path | None) -> Iterator[Path | None]:
         yield None
         return
     folder = save_to.with_name(f".{save_to.name}{FOLDER}")
+    unlink_link(folder)  # what it leads to is not ours
     try:
         with locked(folder):
             yield folder
-            remove_partial(save_to.parent, save_to.name)  # of those that were killed as they wrote it
     except NothingLearned:  # to go on where it was would fail again
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
         raise
-    shutil.rmtree(folder, ignore_errors=True)
+    _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        remove_folder(folder)
 
 
 def train(task: NextTask, compute: Compute, folder: Path | None, quiet: bool) -> SavedModel:
@@ -107,9 +112,9 @@ def _digest(task: NextTask, compute: Compute) -> str:
 
 def _give_up_others(folder: Path, own: Path) -> None:
     """Remove the checkpoints of other tasks that were begun for the same file."""
-    others = [other for other in folder.iterdir() if other.is_dir() and other != own]
+    others = [other for other in folder.iterdir() if re.fullmatch("[0-9a-f]{32}", other.name) and other != own]
     for other in others:
-        shutil.rmtree(other, ignore_errors=True)
+        _remove(other)
     if others:
         logger.warning(
             "something else was being learned for this file and is given up; this is learned from its beginning."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,10 +9,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from mdcg.errors import MdcgError
+from mdcg.errors import FOREIGN, MdcgError, reason_of
 from mdcg.methods import Method
 from mdcg.models import HEADS
 from mdcg.probes.base import PROBES, Probe, ProbeError, Snapshot
+from mdcg.stored import HUGE, LARGEST
 from mdcg.train.device_errors import is_device_error
 from mdcg.train.loop import Trainer
 from mdcg.train.state import MeasuredRow, State
@@ -83,12 +83,11 @@ def _snapshot(trainer: Trainer, state: State, epoch: int, step: int) -> Snapshot
 def _measured(name: str, probe: Probe, snapshot: Snapshot) -> dict[str, list[Any]]:
     try:
         columns = {key: _plain(values) for key, values in probe.look(snapshot).items()}
-    except Exception as error:  # whatever a user's probe may raise
+    except FOREIGN as error:
         if is_device_error(error):
             raise
-        reason = (str(error).splitlines() or [""])[0].rstrip(".") or type(error).__name__
         raise ProbeError(
-            f"the probe {name} failed ({type(error).__name__}: {reason}); fix it, or leave it out."
+            f"the probe {name} failed ({type(error).__name__}: {reason_of(error)}); fix it, or leave it out."
         ) from error
     for key, values in columns.items():
         if key in RESERVED:
@@ -103,13 +102,16 @@ def _measured(name: str, probe: Probe, snapshot: Snapshot) -> dict[str, list[Any
 
 
 def _plain(value: Any) -> Any:
-    """Turn a value into numbers, words and lists of them, fit for JSON; what is not finite is None."""
+    """Turn a value into numbers, words and lists of them, fit for JSON; what is not finite, or beyond all bounds, is
+    None."""
     if isinstance(value, Tensor | np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     if isinstance(value, float):
-        return float(f"{value:.7g}") if math.isfinite(value) else None
+        return float(f"{value:.7g}") if abs(value) < HUGE else None
+    if isinstance(value, int) and abs(value) > LARGEST:
+        return None
     if value is None or isinstance(value, bool | int | str):
         return value
     raise TypeError(f"a {type(value).__name__} is no number, word or list of them")

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Sequence
 
+from mdcg.markup import cell
 from mdcg.report.columns import columns
 from mdcg.results.settings import Section, Setting
 
@@ -132,7 +133,7 @@ def csv_table(sections: Sequence[Section]) -> str:
     rows = [_csv_row(setting) for section in sections for setting in section.settings]
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: cell(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
 
 

@@ -19,6 +19,7 @@ class FoundRuns:
     runs: list[FinishedRun]
     unreadable: int  # results that are damaged or foreign, folders that may not be read
     copies: int  # results of runs that were found elsewhere too
+    reason: str = ""  # why the first of those cannot be read
 
 
 def find_runs(root: Path) -> FoundRuns:
@@ -31,20 +32,19 @@ def find_runs(root: Path) -> FoundRuns:
     if not root.is_dir():
         raise MdcgError(f"{root} is not a folder; give the folder of your runs, for instance 'mdcg report runs'.")
     refused: list[tuple[Path, str]] = []
-    runs, unreadable = [], 0
+    runs = []
     for folder, record in Store(root).records(refused):
         try:
             parse(record.spec.scenario)
-        except MdcgError:
-            unreadable += 1
+        except MdcgError as error:
+            refused.append((folder, f"{folder}: {error}"))
         else:
             runs.append(FinishedRun(folder, record))
-    unreadable += len(refused)
     if not runs:
-        damaged = f" ({unreadable} could not be read)" if unreadable else ""
+        damaged = f" ({len(refused)} could not be read)" if refused else ""
         raise MdcgError(f"there is no finished run in {root}{damaged}; train some with 'mdcg run' or 'mdcg compare'.")
     newest = distinct(runs)
-    return FoundRuns(newest, unreadable, len(runs) - len(newest))
+    return FoundRuns(newest, len(refused), len(runs) - len(newest), refused[0][1] if refused else "")
 
 
 def distinct(runs: Iterable[FinishedRun]) -> list[FinishedRun]:

@@ -46,8 +46,9 @@ class Tracker:
     """A tracker; a subclass defines what it wants to hear of. It is told of all runs, of several in turn if they train
     together.
 
-    An epoch may be told of again when a run goes on from a checkpoint: `begin` says how many are done. Whatever a
-    tracker raises is said once, and it is not told of anything more.
+    An epoch may be told of again when a run goes on from a checkpoint: `begin` says how many are done. It is told of
+    everything in one thread, not the main one. Whatever it raises is said once, and it is not told of anything more;
+    nor if training has waited half a minute for it.
     """
 
     def begin(self, run: TrackedRun) -> None:

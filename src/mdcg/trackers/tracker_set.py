@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import queue
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 
-from mdcg.errors import MdcgError
+from mdcg.errors import FOREIGN, MdcgError, reason_of
 from mdcg.trackers.base import TRACKERS, Epoch, Outcome, TrackedRun, Tracker
 
 logger = logging.getLogger(__name__)
+PATIENCE = 30.0  # seconds that training waits for a tracker
 
 
 def _open(name: str) -> Tracker:
@@ -21,8 +25,8 @@ def _open(name: str) -> Tracker:
             return kind()
     except MdcgError:
         raise
-    except Exception as error:
-        raise MdcgError(f"the tracker {name} cannot be used ({_reason(error)}); fix it, or leave it out.") from error
+    except FOREIGN as error:
+        raise MdcgError(f"the tracker {name} cannot be used ({reason_of(error)}); fix it, or leave it out.") from error
 
 
 def _quiet() -> AbstractContextManager[object]:
@@ -30,8 +34,31 @@ def _quiet() -> AbstractContextManager[object]:
     return contextlib.redirect_stdout(sys.stderr)
 
 
-def _reason(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0].rstrip(".") or type(error).__name__
+class _Listener:
+    """A tracker in a thread of its own, which hears one thing after the other; it is waited for, up to a point."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self.name = type(tracker).__name__
+        self.tracker = tracker
+        self._told: queue.SimpleQueue[tuple[Callable[[Tracker], None], Future[None]]] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, name=f"tracker {self.name}", daemon=True).start()
+
+    def tell(self, what: Callable[[Tracker], None]) -> None:
+        """Tell it something, and wait until it has heard; raise what it raises."""
+        heard: Future[None] = Future()
+        self._told.put((what, heard))
+        with _quiet():
+            heard.result(PATIENCE)
+
+    def _listen(self) -> None:
+        while True:
+            what, heard = self._told.get()
+            try:
+                what(self.tracker)
+            except BaseException as error:  # is raised where it was told
+                heard.set_exception(error)
+            else:
+                heard.set_result(None)
 
 
 class TrackerSet:
@@ -41,7 +68,8 @@ class TrackerSet:
         """Open trackers by name, or take them as they are; what one lacks is said here, before anything trains."""
         self._asked = (trackers,) if isinstance(trackers, str) else tuple(trackers)
         named = dict.fromkeys(tracker for tracker in self._asked if isinstance(tracker, str))
-        self._live = [*map(_open, named), *(tracker for tracker in self._asked if not isinstance(tracker, str))]
+        given = [tracker for tracker in self._asked if not isinstance(tracker, str)]
+        self._live = [_Listener(tracker) for tracker in (*map(_open, named), *given)]
 
     def __reduce__(self) -> tuple[type[TrackerSet], tuple[tuple[str | Tracker, ...]]]:
         """Let another process open the trackers anew."""
@@ -60,11 +88,11 @@ class TrackerSet:
         self._tell(lambda tracker: tracker.leave(run))
 
     def _tell(self, what: Callable[[Tracker], None]) -> None:
-        for tracker in list(self._live):
+        for listener in list(self._live):
             try:
-                with _quiet():
-                    what(tracker)
-            except Exception as error:  # it may be anything: a full disk, a server that is away, a mistake
-                self._live.remove(tracker)
-                who = f"the tracker {type(tracker).__name__}"
-                logger.warning("%s failed (%s); training goes on without it.", who, _reason(error))
+                listener.tell(what)
+            except FOREIGN as error:  # it may be anything: a full disk, a server that is away, a mistake
+                self._live.remove(listener)
+                late = isinstance(error, TimeoutError) and not str(error)
+                reason = f"it did not answer for {PATIENCE:g} seconds" if late else reason_of(error)
+                logger.warning("the tracker %s failed (%s); training goes on without it.", listener.name, reason)
