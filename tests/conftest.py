@@ -25,11 +25,11 @@ if not torch.cuda.is_available():
 
 from mdcg.cli import main
 from mdcg.methods import METHODS
+from mdcg.testing import digits
 from mdcg.testing import toy_dataset as toy_dataset
 from mdcg.testing import toy_group as toy_group
+from mdcg.testing.forked import Server
 from mdcg.train import display
-from tests import digits
-from tests.forked import Server
 
 
 def pytest_collection_finish() -> None:
@@ -96,7 +96,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """For commands that must be processes of their own: `server.run("run", "--scenario", …)`."""
-    made = Server()
+    made = Server(prepare=digits.take_some)
     yield made
     made.close()
 

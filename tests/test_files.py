@@ -309,5 +309,6 @@ def test_all_is_written_by_one_writer() -> None:
     around = (
         r"write_(text|bytes)\(|open\([^)\n]*[\"'][rbt+]*[wax]|mkstemp|NamedTemp|os\.re(place|name)|shutil\.(?!which)"
     )
-    found = {str(file.relative_to(source)) for file in source.rglob("*.py") if re.search(around, file.read_text())}
-    assert found == {"files.py", "testing/reading.py", "trackers/tensorboard.py"}  # which damages what it has copied
+    files = [file for file in source.rglob("*.py") if "testing" not in file.parts]  # which damages what it has made
+    found = {str(file.relative_to(source)) for file in files if re.search(around, file.read_text())}
+    assert found == {"files.py", "trackers/tensorboard.py"}

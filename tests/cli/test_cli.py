@@ -20,9 +20,9 @@ from mdcg.data import load
 from mdcg.methods import METHODS
 from mdcg.recipes.recipe import make_recipe
 from mdcg.report.terminal import coloured_matrix
+from mdcg.testing.forked import Server, as_nobody
 from tests.conftest import Answer, Cli
 from tests.data.conftest import save_image
-from tests.forked import Server, as_nobody
 
 QUICK = ["--scenario", "digits-2", "--epochs", "1", "--batch-size", "128"]
 

@@ -16,11 +16,11 @@ import mdcg
 from mdcg.errors import MachineError, MdcgError
 from mdcg.execute.unfinished import group_folder
 from mdcg.runs.failures import FAILED
+from mdcg.testing.forked import Server, killed_at
 from mdcg.train.checked import CheckpointHeader
 from mdcg.train.checkpoint import Checkpoints
 from mdcg.train.loop import Trainer
 from tests.conftest import Cli
-from tests.forked import Server, killed_at
 
 QUICK = ["run", "--scenario", "digits-2", "--method", "naive", "--epochs", 1, "--batch-size", 128]
 HALF = ".drift.json.0123456789ab.partial"

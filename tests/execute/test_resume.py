@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from mdcg.files import locked
+from mdcg.testing.forked import Server, killed_at
 from mdcg.train.checkpoint import Checkpoints
 from mdcg.train.loop import Trainer
 from mdcg.train.state import State
 from tests.conftest import Cli
-from tests.forked import Server, killed_at
 
 COMMAND = [
     *("run", "--scenario", "digits-3", "--method", "md-cg", "--memory", "40"),
@@ -53,7 +53,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[obj
     """By a process of its own: those of the tests are forked, and must come to the same."""
     out = tmp_path_factory.mktemp("undisturbed")
     started = (
-        "import runpy; from tests import digits; digits.take_some(); runpy.run_module('mdcg', run_name='__main__')"
+        "import runpy; from mdcg.testing.digits import *; take_some(); runpy.run_module('mdcg', run_name='__main__')"
     )
     subprocess.run([sys.executable, "-c", started, *COMMAND, "--out", str(out)], capture_output=True, check=True)
     done = outcome(out)

@@ -14,11 +14,11 @@ from mdcg.data import load
 from mdcg.execute.context import Context
 from mdcg.execute.group import _capacity
 from mdcg.recipes.recipe import make_recipe
+from mdcg.testing.forked import Server
 from mdcg.train.device_errors import OutOfMemory, device_errors_explained
 from mdcg.train.loop import Trainer
 from mdcg.train.state import State
 from tests.conftest import Cli, Copies
-from tests.forked import Server
 
 LIST = ["run", "--scenario", "digits-3", "--method", "md-cg", "--memory", "30,60", "--seeds", "0-1", "--epochs", "2"]
 LIST += ["--batch-size", "21"]  # tasks of 20, 14 and 14 steps

@@ -20,8 +20,8 @@ from mdcg.execute.unfinished import begun, group_folder
 from mdcg.files import locked
 from mdcg.methods.base import METHODS, cross_entropy
 from mdcg.runs.failures import failure
+from mdcg.testing.forked import Server, killed_at
 from tests.conftest import RECIPE, Cli
-from tests.forked import Server, killed_at
 
 
 def outcome(work: mdcg.Sweep) -> dict[str, tuple[object, ...]]:

@@ -16,8 +16,8 @@ from mdcg.files import locked
 from mdcg.saved import SavedModel
 from mdcg.scenario import Scenario
 from mdcg.testing import toy_dataset
+from mdcg.testing.forked import Server, killed_at
 from tests.conftest import Cli
-from tests.forked import Server, killed_at
 from tests.learner.streams import COUNTS, TASKS, assert_same, timeless, write_images
 from tests.learner.test_stream import OURS
 

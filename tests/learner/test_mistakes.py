@@ -20,8 +20,8 @@ from mdcg.files import locked
 from mdcg.saved import VERSION, SavedModel
 from mdcg.tensors import pack, unpack
 from mdcg.testing import toy_dataset
+from mdcg.testing.forked import Server, as_nobody
 from tests.conftest import Cli
-from tests.forked import Server, as_nobody
 from tests.learner.streams import COUNTS, timeless, write_images
 
 TOYS = toy_dataset(COUNTS, channels=3)

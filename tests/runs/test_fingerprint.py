@@ -21,8 +21,8 @@ from mdcg.models.backbones import BACKBONES, MEMBERED
 from mdcg.recipes.recipe import make_recipe
 from mdcg.runs.fingerprint import changed, fingerprint
 from mdcg.runs.spec import RunSpec
+from mdcg.testing.forked import Server
 from tests.conftest import toy_dataset
-from tests.forked import Server
 
 METHOD = '''
 from typing import ClassVar

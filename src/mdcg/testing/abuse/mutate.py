@@ -1,4 +1,4 @@
-"""The kinds of files that mdcg reads back, each damaged in many ways: `python -m mdcg.testing.reading`.
+"""The kinds of files that mdcg reads back, each damaged in many ways.
 
 One bad file costs what it holds and a sentence, never a command that is about others too, and nothing that is damaged
 passes for whole where that can be told.
@@ -6,19 +6,16 @@ passes for whole where that can be told.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import hashlib
 import io
 import json
-import logging
-import os
+import random
 import runpy
 import shutil
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,8 +27,9 @@ from mdcg.learner import Learner
 from mdcg.learner.tables import as_html
 from mdcg.runs.archive import write_archive
 from mdcg.runs.store import RESULT, Store
+from mdcg.testing.abuse.campaign import Failure, Part
+from mdcg.testing.abuse.damage import Edited, read_damaged
 from mdcg.testing.groups import CPU, toy_dataset, toy_group
-from mdcg.testing.mutate import Edited, Failure, fuzz
 from mdcg.train import state as states
 from mdcg.train.checkpoint import Checkpoints
 from mdcg.train.loop import Trainer
@@ -46,13 +44,6 @@ class Kind:
 
     file: Edited
     read: Callable[[bytes], object]
-
-
-def failures_of(name: str, trials: int, seed: int = 0) -> list[Failure]:
-    """The failures of a kind of file, by its name in `KINDS`, in so many trials."""
-    with tempfile.TemporaryDirectory() as folder, _undisturbed(Path(folder)):
-        kind = KINDS[name](Path(folder))
-        return fuzz(kind.file, kind.read, trials, seed)
 
 
 def _result(folder: Path) -> Kind:
@@ -179,6 +170,29 @@ KINDS: Mapping[str, Callable[[Path], Kind]] = {
 }
 
 
+class Mutate(Part):
+    """Files of every kind that is read back, damaged: a sentence, and no command about others is lost."""
+
+    name, usual = "mutate", 3000
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._kinds: dict[str, Kind] = {}
+
+    def trial(self, number: int, rng: random.Random) -> Failure | None:
+        name = list(KINDS)[number % len(KINDS)]
+        kind = self._kinds.get(name) or self._made(name)
+        found = read_damaged(kind.file, kind.read, rng)
+        return found and replace(found, how=f"{name}, {found.how}")
+
+    def _made(self, name: str) -> Kind:
+        place = self.folder / name
+        place.mkdir()
+        (place / "recipe.yaml").write_text(RECIPE)
+        self._kinds[name] = KINDS[name](place)
+        return self._kinds[name]
+
+
 def _some_runs(folder: Path) -> Path:
     """A few finished runs in a folder."""
     asked = ["--scenario", "digits-2", "--memory", 20, "--epochs", 1, "--batch-size", 42, "--seeds", "0-1"]
@@ -229,40 +243,3 @@ def _command(*words: object) -> tuple[int, str]:
         return int(leave.code or 0), errors.getvalue()
     finally:
         sys.argv = before
-
-
-@contextlib.contextmanager
-def _undisturbed(folder: Path) -> Iterator[None]:
-    """A cache of its own, nothing logged, and the recipe that commands are given."""
-    (folder / "recipe.yaml").write_text(RECIPE)
-    before = os.environ.get("MDCG_CACHE")
-    os.environ["MDCG_CACHE"] = str(folder / "cache")
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(logging.NOTSET)
-        os.environ.pop("MDCG_CACHE")
-        if before is not None:
-            os.environ["MDCG_CACHE"] = before
-        shutil.rmtree(folder / "cache", ignore_errors=True)
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    """Damage files of every kind, or of those that are named, and print what their readers stumbled over."""
-    parser = argparse.ArgumentParser(prog="python -m mdcg.testing.reading", description=main.__doc__)
-    parser.add_argument("kinds", nargs="*", help=f"of {', '.join(KINDS)}; all of them")
-    parser.add_argument("--trials", type=int, default=100, help="of each kind")
-    parser.add_argument("--seed", type=int, default=0)
-    asked, bad = parser.parse_args(words), 0
-    for name in asked.kinds or KINDS:
-        found = failures_of(name, asked.trials, asked.seed)
-        bad += len(found)
-        print(f"{name}: {len(found)} of {asked.trials} damaged files fail", flush=True)
-        for failure in found:
-            print(f"  {failure}", flush=True)
-    return 1 if bad else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""A third of the digits, for the many tests that train on them and not for how well: they take a third of the time."""
+"""A third of the digits, for tests that train on them and not for how well: they take a third of the time."""
 
 from __future__ import annotations
 

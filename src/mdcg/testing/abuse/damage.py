@@ -19,6 +19,7 @@ from typing import Any
 
 from mdcg.errors import MdcgError
 from mdcg.tensors import HEADER
+from mdcg.testing.abuse.campaign import Failure
 
 SECONDS = 20.0  # after which a reader counts as one that does not end
 MOST_EDITS = 3  # of one file
@@ -62,18 +63,6 @@ class ByteEdit:
 
     def __str__(self) -> str:
         return f"bytes {self.start}:{self.start + self.length} = {_short(self.by)}"
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A damaged file that a reader stumbled over, by the fewest edits that do it."""
-
-    trial: int
-    edits: tuple[Edit | ByteEdit, ...]
-    error: str
-
-    def __str__(self) -> str:
-        return f"trial {self.trial}: {'; '.join(map(str, self.edits))}: {self.error}"
 
 
 @dataclass(frozen=True)
@@ -131,21 +120,15 @@ class Edited:
         return int.from_bytes(self.content[:8], "little")
 
 
-def fuzz(file: Edited, read: Callable[[bytes], object], trials: int, seed: int = 0) -> list[Failure]:
-    """Let `read` read so many damaged files; return those over which it stumbled.
+def read_damaged(file: Edited, read: Callable[[bytes], object], rng: random.Random) -> Failure | None:
+    """Let `read` read the file, damaged at random; return how it stumbled, if it did. An `MdcgError` is an answer.
 
-    An `MdcgError` is an answer. The same seed always damages the same file in the same way.
-
-    >>> fuzz(Edited(b"[1]", "json"), lambda content: int(content), 1)[0].error[:10]
+    >>> read_damaged(Edited(b"[1]", "json"), lambda content: int(content), random.Random(0)).error[:10]
     'ValueError'
     """
-    failures = []
-    for trial in range(trials):
-        edits = file.draw(random.Random(f"{seed} {trial}"))
-        error = _answer(file, edits, read)
-        if error is not None:
-            failures.append(_shortest(Failure(trial, edits, error), file, read))
-    return failures
+    edits = file.draw(rng)
+    error = _answer(file, edits, read)
+    return None if error is None else _shortest(edits, error, file, read)
 
 
 def _answer(file: Edited, edits: Sequence[Edit | ByteEdit], read: Callable[[bytes], object]) -> str | None:
@@ -161,14 +144,14 @@ def _answer(file: Edited, edits: Sequence[Edit | ByteEdit], read: Callable[[byte
     return None
 
 
-def _shortest(failure: Failure, file: Edited, read: Callable[[bytes], object]) -> Failure:
+def _shortest(edits: Sequence[Edit | ByteEdit], error: str, file: Edited, read: Callable[[bytes], object]) -> Failure:
     """The failure without the edits that it does not need."""
-    for edit in failure.edits if len(failure.edits) > 1 else ():
-        fewer = tuple(other for other in failure.edits if other is not edit)
-        error = _answer(file, fewer, read)
-        if error is not None:
-            return _shortest(Failure(failure.trial, fewer, error), file, read)
-    return failure
+    for edit in edits if len(edits) > 1 else ():
+        fewer = [other for other in edits if other is not edit]
+        found = _answer(file, fewer, read)
+        if found is not None:
+            return _shortest(fewer, found, file, read)
+    return Failure("; ".join(map(str, edits)), error)
 
 
 @contextlib.contextmanager
@@ -288,7 +271,7 @@ def _place_of(error: BaseException) -> str:
     trace, found = error.__traceback__, ""
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
-        if "mdcg" in file and "mutate.py" not in file:
+        if "mdcg" in file and "abuse" not in file:
             found = f" ({file.rpartition('mdcg/')[2]}:{trace.tb_lineno})"
         trace = trace.tb_next
     return found

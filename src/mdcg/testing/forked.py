@@ -1,9 +1,8 @@
 """`python -m mdcg` without its seconds of imports: a server that has imported everything forks a process per command.
 
 Each command is a process of its own, with its own arguments, variables, folder and output, that can be sent signals.
-What it shares with the others is what the server did before: imports, and that it finds a part of the digits only
-(`tests/digits.py`). What it does not show is how Python itself starts and ends, and how it writes text: for that, start
-`python -m mdcg`.
+What it shares with the others is what the server did before: imports, and what it was asked to prepare. What it does
+not show is how Python itself starts and ends, and how it writes text: for that, start `python -m mdcg`.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
-
-ROOT = Path(__file__).parent.parent
 
 
 @dataclass
@@ -86,9 +83,10 @@ def serve(connection: Connection) -> None:
     import mdcg.api
     import mdcg.cli
     import mdcg.report.terminal  # noqa: F401
-    from tests import digits
 
-    digits.take_some()
+    prepare: Callable[[], object] | None = connection.recv()
+    if prepare:
+        prepare()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which then close the connection
     gc.freeze()  # or every child's first collection would copy all that was imported
     while True:
@@ -109,16 +107,18 @@ def serve(connection: Connection) -> None:
 class Server:
     """Starts commands; to be closed at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, prepare: Callable[[], object] | None = None) -> None:
+        """`prepare` is called once, in the process that all commands are forked from."""
         ours, theirs = socket.socketpair()
-        code = "import sys; from tests.forked import *; serve(Connection(int(sys.argv[1])))"
+        code = "import sys; from mdcg.testing.forked import *; serve(Connection(int(sys.argv[1])))"
         # Several threads would not survive a fork; those of torch are set in each process.
         variables = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", code, str(theirs.fileno())], cwd=ROOT, env=variables, pass_fds=[theirs.fileno()]
+                [sys.executable, "-c", code, str(theirs.fileno()), *sys.path], env=variables, pass_fds=[theirs.fileno()]
             )
         self._connection = Connection(ours.detach())
+        self._connection.send(prepare)
         self._files = Path(tempfile.mkdtemp(prefix="forked-"))
         self._commands = 0
 
