@@ -10,7 +10,7 @@ import sys
 from mdcg.cli import train, sweep, search  # isort: skip  # noqa: F401 (each brings its commands, in the order of the help)
 from mdcg.cli import learner, data, figure, report, runs, show  # isort: skip  # noqa: F401
 from mdcg.cli.app import app
-from mdcg.errors import MdcgError
+from mdcg.errors import MdcgError, machine_trouble
 from mdcg.terminal import say
 
 
@@ -35,6 +35,12 @@ def main() -> None:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         say(f"mdcg: {where}{error.strerror or error}; check the path and its permissions.", error=True)
+        raise SystemExit(2) from None
+    except (MemoryError, RuntimeError) as error:
+        trouble = machine_trouble(error)
+        if trouble is None:
+            raise
+        say(f"mdcg: {trouble}", error=True)
         raise SystemExit(2) from None
 
 
