@@ -28,6 +28,8 @@ from mdcg.errors import MachineError, MdcgError
 from mdcg.files import shown
 from mdcg.pixels import decode as decoding
 from mdcg.pixels.decode import BadImage, ImageArray, Resize, ahead, decode
+from mdcg.testing.abuse.hostile import with_size
+from tests.conftest import Cli
 
 WAYS: list[Resize] = ["squash", "crop", "fit"]
 Pixels = npt.NDArray[np.int64]
@@ -467,6 +469,24 @@ def test_files_too_large_for_an_image(tmp_path: Path) -> None:
     assert reader.summary() == "used 0, skipped 1: 1 too large (large.png)"
 
 
+def test_what_libtiff_says_of_damage_is_not_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    packed = encoded(Image.new("I;16", (8, 8)), "TIFF", compression="tiff_lzw")
+    assert "not a readable image" in str(told(with_size(packed, "TIFF", 900, 900)))
+    assert capfd.readouterr().err == ""
+
+
+def test_what_pillow_says_of_harmless_damage_is_not_printed(
+    tmp_path: Path, cli: Cli, recwarn: pytest.WarningsRecorder
+) -> None:
+    damaged = encoded(noise(8, 8), "JPEG", exif=b"Exif\0\0II*\0\x08\0\0\0\x09\0\x01")
+    for name in "aabb":
+        save(tmp_path / name / f"{len(list(tmp_path.rglob('*.jpg')))}.jpg").write_bytes(damaged)
+    assert cli("data", "verify", f"folder:{tmp_path}", "--image-size", 8).code == 0
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match="Corrupt EXIF data"):  # as Python does it
+        decoded(damaged, 8)
+
+
 # ------------------------------------------------------------------ threads
 
 
@@ -494,7 +514,9 @@ def test_an_error_ends_the_work() -> None:
         next(results)
 
 
-def test_of_large_images_one_is_decoded_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_of_large_images_one_is_decoded_at_a_time(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of those JPEG files that become small as they are decoded: in several passes, each takes memory for all."""
     busy, together = 0, []
     lock, upright = threading.Lock(), decoding._upright
 
@@ -511,8 +533,8 @@ def test_of_large_images_one_is_decoded_at_a_time(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(decoding, "_upright", watched)
     monkeypatch.setattr(decoding, "THREADS", 4)
-    monkeypatch.setattr(decoding, "LARGE", 99)
-    (tmp_path / "a.png").write_bytes(encoded(noise(10, 10)))
+    monkeypatch.setattr(decoding, "LARGE", 300)
+    (tmp_path / "a.png").write_bytes(encoded(noise(128, 128), kind))
     ImageReader(ImageFormat(8)).read([tmp_path / "a.png"] * 30)
     assert set(together) == {1}
 

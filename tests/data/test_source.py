@@ -12,7 +12,6 @@ import tarfile
 import tracemalloc
 import zipfile
 import zlib
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -26,11 +25,17 @@ from mdcg.data.mnist import MNIST, TRAIN, Mnist
 from mdcg.data.source import fetch
 from mdcg.data.svhn import SVHN, Svhn
 from mdcg.errors import MachineError, MdcgError
+from mdcg.testing.abuse import hostile
+from mdcg.testing.abuse.hostile import in_blocks, pax_header
 from tests.conftest import Cli
 from tests.data.conftest import replaced
 
 MOST, MEMBERS = 100_000, 30  # bytes and files that these archives may hold
 TAKEN = 10 * 2**20  # bytes of memory that may be taken for them
+
+
+def header(name: str = "top/a.bin", size: int = 0, kind: bytes = tarfile.REGTYPE, sparse: int = 0) -> bytes:
+    return hostile.tar_header(name, size, kind, sparse)
 
 
 def told(path: Path) -> str:
@@ -48,63 +53,37 @@ def told(path: Path) -> str:
     return str(error.value)
 
 
-def header(name: str = "top/a.bin", size: int = 0, kind: bytes = tarfile.REGTYPE, sparse: int = 0) -> bytes:
-    """The 512 bytes of a tar archive before a file; numbers may be any, also those that tarfile would not write."""
-    info = tarfile.TarInfo(name)
-    info.type = kind
-    made = bytearray(info.tobuf(tarfile.GNU_FORMAT)[:512])
-    made[124:136], made[483:495] = number(size), number(sparse)
-    made[148:156] = b" " * 8
-    made[148:156] = b"%06o\0 " % sum(made)
-    return bytes(made)
-
-
-def number(value: int) -> bytes:
-    if 0 <= value < 8**11:
-        return b"%011o\0" % value
-    return bytes([255 if value < 0 else 128]) + (value % 2**88).to_bytes(11, "big")
-
-
-def blocks(content: bytes) -> bytes:
-    return content + bytes(-len(content) % 512)
-
-
-def pax(records: Iterable[tuple[str, str]], kind: bytes = tarfile.XHDTYPE) -> bytes:
-    """A header that says more of the next file, or of all that follow."""
-    lines = b""
-    for key, value in records:
-        text, length = f" {key}={value}\n".encode(), 0
-        while len(str(length)) + len(text) != length:
-            length = len(str(length)) + len(text)
-        lines += str(length).encode() + text
-    return header("pax", len(lines), kind) + blocks(lines)
-
-
-SPARSE = [("GNU.sparse.major", "1"), ("GNU.sparse.minor", "0"), ("GNU.sparse.name", "top/a.bin")]
+SPARSE = [*hostile.SPARSE, ("GNU.sparse.name", "top/a.bin")]
 LARGE = 2**22  # bytes of zeros, which gzip packs into four thousand
 TARS: dict[str, tuple[bytes, str]] = {
     "four terabytes": (header(size=2**42), "holds more than the 100,000 bytes that it can have ('top/a.bin' has 4,398"),
     "unwanted": (header("top/readme", LARGE) + bytes(LARGE), "holds more than the 100,000 bytes"),
     "many exabytes": (header(size=2**80), "holds more than the 100,000 bytes"),
-    "less than nothing": (header(size=-(2**70)), "holds more than the 100,000 bytes"),
-    "a few together": (2 * (header(size=60_000) + blocks(bytes(60_000))), "holds more than the 100,000 bytes"),
+    "less than nothing": (header(size=-(2**70)), "damaged or cut short (a file has less than no bytes)"),
+    "a few together": (2 * (header(size=60_000) + in_blocks(bytes(60_000))), "holds more than the 100,000 bytes"),
     "cut short": (header(size=90_000) + bytes(512), "damaged or cut short (unexpected end of data)"),
-    "pax size": (pax([("size", str(2**42))]) + header(), "holds more than the 100,000 bytes"),
+    "pax size": (pax_header([("size", str(2**42))]) + header(), "holds more than the 100,000 bytes"),
     "long pax": (header(kind=tarfile.XHDTYPE, size=2**40) + bytes(LARGE), "damaged or cut short (what it says of its"),
     "negative pax": (header(kind=tarfile.XHDTYPE, size=-512) + bytes(LARGE), "damaged or cut short"),
     "long name": (header(kind=tarfile.GNUTYPE_LONGNAME, size=LARGE) + bytes(LARGE), "damaged or cut short (what it"),
-    "endless pax": (5000 * pax([("a", "b")]) + header(), "damaged or cut short (what it says of its files is too"),
-    "sparse": (pax([*SPARSE, ("GNU.sparse.realsize", str(2**42))]) + header() + blocks(b"0\n"), "holds more than"),
+    "endless pax": (
+        5000 * pax_header([("a", "b")]) + header(),
+        "damaged or cut short (what it says of its files is too",
+    ),
+    "sparse": (
+        pax_header([*SPARSE, ("GNU.sparse.realsize", str(2**42))]) + header() + in_blocks(b"0\n"),
+        "holds more than",
+    ),
     "endless map": (
-        pax(SPARSE) + header(size=LARGE) + b"9999999\n" + LARGE // 2 * b"0\n",
+        pax_header(SPARSE) + header(size=LARGE) + b"9999999\n" + LARGE // 2 * b"0\n",
         "damaged or cut short (what it says of its files",
     ),
     "old sparse": (header(kind=tarfile.GNUTYPE_SPARSE, sparse=2**42), "holds more than the 100,000 bytes"),
     "many": (31 * header(), "holds more than the 30 files that it can have"),
-    "backwards": (pax([("size", "-99999")]) + header(), "holds more than the 100,000 bytes"),
+    "backwards": (pax_header([("size", "-99999")]) + header(), "damaged or cut short"),
     "device": (header(kind=tarfile.CHRTYPE), "'top/a.bin', a link or device"),
     "two lines": (header("top/../a\nb.bin"), "holds 'top/../a b.bin', a path that leads outside"),
-    "no text": (pax([("path", "top/a.bin")])[:530].ljust(1024, b"\xff"), "damaged or cut short"),
+    "no text": (pax_header([("path", "top/a.bin")])[:530].ljust(1024, b"\xff"), "damaged or cut short"),
 }
 
 
@@ -118,7 +97,9 @@ def test_tar(content: bytes, said: str, packed: bool, tmp_path: Path) -> None:
 
 def test_what_is_said_of_all_files_is_not_kept(tmp_path: Path) -> None:
     """Or each of many small headers would make all that follow cost more memory and time."""
-    said = (pax([(f"{member}.{key}", "x") for key in range(500)], tarfile.XGLTYPE) + header() for member in range(25))
+    said = (
+        pax_header([(f"{member}.{key}", "x") for key in range(500)], tarfile.XGLTYPE) + header() for member in range(25)
+    )
     path = tmp_path / "a.tar.gz"
     path.write_bytes(gzip.compress(b"".join(said) + bytes(1024)))
     tracemalloc.start()
@@ -202,7 +183,7 @@ def test_what_macos_puts_beside_files_is_none_of_them(kind: str, tmp_path: Path)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)
     elif kind == "tar":
-        place.write_bytes(b"".join(header(name, len(name)) + blocks(content) for name, content in made.items()))
+        place.write_bytes(b"".join(header(name, len(name)) + in_blocks(content) for name, content in made.items()))
     else:
         place.write_bytes(zipped(*made.items()))
     found = dict(read_files(place, lambda name: name.endswith(".bin"), MOST, MEMBERS))

@@ -13,7 +13,7 @@ from mdcg.testing.abuse.__main__ import PARTS, main
 from mdcg.testing.abuse.campaign import Failure, Part, attempt
 from mdcg.testing.abuse.damage import MISSING, ByteEdit, Edit, Edited, read_damaged
 
-FEW = {"mutate": 40}
+FEW = {"mutate": 40, "images": 2, "archives": 3}
 SEED = 19
 
 

@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import sys
+import warnings
 
 from mdcg.cli import train, sweep, search  # isort: skip  # noqa: F401 (each brings its commands, in the order of the help)
 from mdcg.cli import learner, data, figure, report, runs, show  # isort: skip  # noqa: F401
@@ -23,6 +24,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without these letters is no reason to fail
     _log_to_stderr()
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")  # of damage that does no harm
     try:
         app()
     except BrokenPipeError:

@@ -150,7 +150,7 @@ class _Left:
         """Count one more file, and refuse it if that is too much."""
         most, members = self.allowed
         self.bytes, self.members = self.bytes - size, self.members - 1
-        if size < 0 or self.bytes < 0:
+        if self.bytes < 0:
             raise MdcgError(
                 f"{shown(self.path)} holds more than the {most:,} bytes that it can have ('{shown(name, 100)}' has "
                 f"{size:,}); get it again from its source."
@@ -186,8 +186,10 @@ def _read_tar(path: Path, wanted: Callable[[str], bool], left: _Left) -> Iterato
         stream = _Granted(gzip.GzipFile(fileobj=file) if packed else file, HEADER)
         with tarfile.TarFile(fileobj=stream) as tar:
             while (member := tar.next()) is not None:
+                if member.size < 0:
+                    raise tarfile.ReadError("a file has less than no bytes")
                 # What was read of the archive counts too: skipping it takes as long.
-                left.take(member.name, member.size + HEADER - stream.left if member.size >= 0 else member.size)
+                left.take(member.name, member.size + HEADER - stream.left)
                 _refuse_unsafe(path, member.name, is_link=member.issym() or member.islnk() or member.isdev())
                 name = _below_top(member.name)
                 content = tar.extractfile(member) if member.isreg() and _is_wanted(member.name, wanted) else None

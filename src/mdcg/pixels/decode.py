@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import io
 import os
@@ -11,14 +12,14 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
-from PIL import ExifTags, Image, UnidentifiedImageError, features
+from PIL import ExifTags, Image, UnidentifiedImageError, _imaging, features
 from PIL.ImageFile import ImageFile
 
 from mdcg.errors import MachineError, MdcgError, machine_trouble, unknown
@@ -55,6 +56,8 @@ TURNS = {  # what undoes each EXIF orientation
 _large = threading.Lock()
 # Below we refuse such images ourselves. Last in the list: whoever asks for these warnings still gets them.
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning, append=True)
+with suppress(AttributeError, OSError):  # where libtiff is no library of its own
+    ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler(None)  # it would print what is wrong, which we say ourselves
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,8 @@ def _opened(path: Path, name: str) -> BinaryIO:
         about = path.stat()
         if not stat.S_ISREG(about.st_mode):  # to open a pipe would wait for its writer
             raise BadImage(f"{name} is a folder, pipe or device, not a file; remove it.", "not a file")
+        if not about.st_size:  # so do those in /proc seem, which only pass for files
+            raise BadImage(f"{name} is empty; repair or remove it.", UNKNOWN)
         if about.st_size > LARGEST:
             raise BadImage(f"{name} has {about.st_size:,} bytes, more than an image can have; remove it.", TOO_LARGE)
         return path.open("rb")
