@@ -392,8 +392,8 @@ class Layout:
     most: int = 0  # bytes that an archive of it may hold
 
 
-SEGMENT = 10**8  # bytes of zeros that are packed once, and repeated
-BOMB = 25 * SEGMENT  # more than a command has memory for
+SEGMENT = 2**27  # bytes of zeros that are packed once, and repeated
+BOMB = 19 * SEGMENT  # more than a command has memory for
 
 
 @cache
