@@ -11,7 +11,7 @@ from mdcg.data import Dataset
 from mdcg.errors import MdcgError
 from mdcg.execute.context import Context
 from mdcg.execute.cost import cost_per_image, group_of, work
-from mdcg.execute.unfinished import begun, begun_otherwise
+from mdcg.execute.unfinished import begun, begun_otherwise, finished_run
 from mdcg.probes import ProbeSet, probes_for
 from mdcg.runs.environment import gpu_name
 from mdcg.runs.failures import failure
@@ -106,8 +106,10 @@ def make_groups(specs: Sequence[RunSpec], context: Context, most: Callable[[RunS
     for _, names in [] if fresh else begun(store):
         if not any(name in open_ for name in names):
             continue
-        if all(name in asked for name in names):
-            together = [asked[name] for name in names]
+        # One that is finished need not be asked for: the others go on where they were.
+        found = [asked.get(name) or finished_run(store, name, store.probes) for name in names]
+        together = [spec for spec in found if spec is not None]
+        if len(together) == len(names):
             if len({spec.group_key() for spec in together}) == 1:
                 groups.append(together)
                 open_ = {name: spec for name, spec in open_.items() if name not in names}

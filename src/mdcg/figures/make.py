@@ -15,6 +15,7 @@ from tempfile import TemporaryFile
 from mdcg.errors import MachineError, MdcgError
 from mdcg.execute.context import Context
 from mdcg.execute.sweep import Sweep
+from mdcg.execute.unfinished import tidy
 from mdcg.figures import captions, style
 from mdcg.figures.base import FIGURES, Figure, ModelFigure, Row, RunFigure, recipe_of
 from mdcg.figures.read import UNFIT, numbers
@@ -110,6 +111,7 @@ def _train(
     retry: bool,
 ) -> None:
     """Train the runs in sweeps, one for each set of probes; runs that can train together have the same probes."""
+    tidy(Store(asked.out), list(specs.values()))  # also where nothing is left to train
     groups: dict[tuple[str, bool], list[RunSpec]] = {}
     stores = {frozenset(own): Store(asked.out, tuple(own)) for own in probes.values()}
     for name, spec in specs.items():
