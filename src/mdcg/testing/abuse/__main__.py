@@ -8,10 +8,11 @@ import sys
 from collections.abc import Sequence
 
 from mdcg.testing.abuse.campaign import Outcome, Part, attempt
+from mdcg.testing.abuse.faults import Faults
 from mdcg.testing.abuse.kill import Kill, KillAt
 from mdcg.testing.abuse.mutate import Mutate
 
-PARTS: dict[str, type[Part]] = {part.name: part for part in (Kill, KillAt, Mutate)}
+PARTS: dict[str, type[Part]] = {part.name: part for part in (Kill, KillAt, Mutate, Faults)}
 WIDTH = max(map(len, PARTS))
 
 

@@ -7,7 +7,6 @@ of files, handles and memory, streams that are closed, users without a home.
 from __future__ import annotations
 
 import errno
-import locale
 import os
 import random
 import resource
@@ -15,9 +14,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +25,8 @@ from mdcg.testing.abuse.work import COMMANDS, TIMEOUT, Disturbed, at_operation, 
 
 NOBODY = 54321  # a user of whom the system knows nothing
 MOST_OPERATIONS = 120  # after which of them a fault begins
+TOO_SMALL = "the memory is too small for this"
+START = "import runpy; from mdcg.testing.digits import *; take_some(); runpy.run_module('mdcg', run_name='__main__')"
 Before = Callable[[], object]
 #: What a file system may answer: the error, and the operations that get it.
 ERRORS: Mapping[str, tuple[int, str]] = {
@@ -55,8 +55,11 @@ class Faults(Part):
         fault = list(FAULTS)[number % len(FAULTS)]
         place = self.work.place()
         told, wrong = FAULTS[fault](self.work, name, place, rng)
-        if not wrong and (blamed := list(place.rglob(FAILED))):
-            wrong = f"{blamed[0].relative_to(place)} blames a run"
+        for note in place.rglob(FAILED):
+            if TOO_SMALL in note.read_text():  # that is told of the run, until --retry
+                note.unlink()
+            else:
+                wrong = wrong or f"{note.relative_to(place)} blames a run: {note.read_text()[-300:]}"
         if not wrong:
             place.mkdir(exist_ok=True)
             wrong = self.work.finish(name, place)
@@ -67,19 +70,16 @@ Told = tuple[str, str]  # what more there is to say of a fault, and what went wr
 Fault = Callable[[Disturbed, str, Path, random.Random], Told]
 
 
-def _checked(code: int | None, errors: str) -> str:
+def _checked(code: int | None, errors: str, heard: bool = True) -> str:
     """What is wrong with the answer of a command on such a machine, in words."""
     lines = errors.strip().splitlines()
     if code not in (0, 1, 2):
         return f"it ends with code {code}: {errors.strip()[-400:]}"
     if "Traceback" in errors or "Exception ignored" in errors:
         return f"it says {errors.strip()[-400:]}"
-    if code and errors is not UNHEARD and not (lines and lines[-1].startswith("mdcg: ")):
+    if code and heard and not (lines and lines[-1].startswith("mdcg: ")):
         return f"it ends with code {code} and says {errors.strip()[-400:]!r}"
     return ""
-
-
-UNHEARD = "nobody can hear it"  # what a command says whose standard error is closed
 
 
 def _answered(work: Disturbed, name: str, place: Path, before: Before) -> str:
@@ -139,15 +139,9 @@ def _limit_memory(more: int) -> None:
 
 
 def _closed_streams(work: Disturbed, name: str, place: Path, rng: random.Random) -> Told:
-    closed = [stream for stream in (0, 1, 2) if rng.random() < 0.6] or [2]
-    process = work.start(name, place, partial(_troubled, partial(_close, closed)))
-    _, errors = process.communicate(TIMEOUT)
-    return f" {closed}", _checked(process.returncode, UNHEARD if 2 in closed else errors)
-
-
-def _close(streams: list[int]) -> None:
-    for stream in streams:
-        os.close(stream)
+    """As job runners close them."""
+    closed = rng.choice(("<&-", ">&-", "2>&-", ">&- 2>&-", "<&- 2>&-", "<&- >&- 2>&-"))
+    return f" {closed}", _started(name, place, ["sh", "-c", f'exec "$@" {closed}', "sh"], heard="2" not in closed)
 
 
 def _output_is_full(work: Disturbed, name: str, place: Path, rng: random.Random) -> Told:
@@ -172,7 +166,7 @@ def _removed_folder(work: Disturbed, name: str, place: Path, rng: random.Random)
 def _no_home(work: Disturbed, name: str, place: Path, rng: random.Random) -> Told:
     """A user of whom nothing is known, and no cache named."""
     for folder in (place, *place.rglob("*")):
-        os.chmod(folder, 0o777)
+        folder.chmod(0o777)
     return "", _answered(work, name, place, _become_nobody)
 
 
@@ -182,14 +176,57 @@ def _become_nobody() -> None:
     os.setuid(NOBODY)
 
 
-def _started(work: Disturbed, name: str, place: Path, words: list[str], variables: Mapping[str, str]) -> str:
-    """Start Python for real, in front of it these words."""
+def _started(
+    name: str, place: Path, words: Sequence[str] = (), heard: bool = True, variables: Mapping[str, str] | None = None
+) -> str:
+    """Start Python for real, these words in front of it; what is wrong with its answer."""
     done = subprocess.run(
-        [*words, sys.executable, "-m", "mdcg", *COMMANDS[name]],
+        [*words, sys.executable, "-c", START, *COMMANDS[name]],
         cwd=place,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path), **(variables or {})},
         capture_output=True,
         timeout=TIMEOUT,
         check=False,
     )
-    return _checked(done.returncode, done.stderr.decode("utf-8", "replace"))
+    return _checked(done.returncode, done.stderr.decode("utf-8", "replace"), heard)
+
+
+def _plain_locale(work: Disturbed, name: str, place: Path, rng: random.Random) -> Told:
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii:strict"}
+    return "", _started(name, place, variables=plain)
+
+
+def _other_processes(work: Disturbed, name: str, place: Path, rng: random.Random) -> Told:
+    """The same command at the same time in another process namespace, where processes have other numbers."""
+    process = work.start(name, place, often_saved)
+    wrong = _started(name, place, ["unshare", "--pid", "--fork"] if _may_unshare() else [])
+    _, errors = process.communicate(TIMEOUT)
+    return "", wrong or _checked(process.returncode, errors)
+
+
+def _may_unshare() -> bool:
+    return bool(shutil.which("unshare")) and not subprocess.run(["unshare", "--pid", "--fork", "true"]).returncode
+
+
+def _cache_is_no_folder(work: Disturbed, name: str, place: Path, rng: random.Random) -> Told:
+    target = rng.choice(("/dev/null", "/proc/nothing", str(place / "recipe.yaml")))
+    return f" but {target}", _answered(work, name, place, partial(_name_cache, target))
+
+
+def _name_cache(target: str) -> None:
+    os.environ["MDCG_CACHE"] = target
+
+
+FAULTS: Mapping[str, Fault] = {
+    **{kind: _refused(kind) for kind in ERRORS},
+    "files of so many bytes": _limited(resource.RLIMIT_FSIZE, 0, 50_000),
+    "so many open files": _limited(resource.RLIMIT_NOFILE, 4, 40),
+    "little memory": _little_memory,
+    "closed streams": _closed_streams,
+    "output is full": _output_is_full,
+    "folder removed": _removed_folder,
+    "no home": _no_home,
+    "plain locale": _plain_locale,
+    "another process namespace": _other_processes,
+    "the cache is no folder": _cache_is_no_folder,
+}
