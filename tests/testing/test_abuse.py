@@ -12,13 +12,15 @@ from mdcg.testing.abuse import damage
 from mdcg.testing.abuse.__main__ import PARTS, main
 from mdcg.testing.abuse.campaign import Failure, Part, attempt
 from mdcg.testing.abuse.damage import MISSING, ByteEdit, Edit, Edited, read_damaged
+from mdcg.testing.forked import Server
 
-FEW = {"mutate": 40}
+FEW = {"kill": 1, "kill-at": 1, "mutate": 8, "faults": 3}
 SEED = 19
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_a_few_trials(part: str) -> None:
+def test_a_few_trials(part: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Part, "server", lambda _: server)  # which is there already
     found = attempt(PARTS[part], range(FEW[part]), SEED)
     assert [str(failure) for failure in found.failures] == []
     if found.not_tried:
@@ -39,9 +41,13 @@ class Odd(Part):
 def test_a_trial_depends_on_seed_part_and_number_alone() -> None:
     found = attempt(Odd, range(20)).failures
     assert 0 < len(found) < 20
-    assert attempt(Odd, range(20), jobs=2).failures == found
     assert attempt(Odd, [found[-1].trial]).failures == found[-1:]
     assert attempt(Odd, range(20), seed=1).failures != found
+
+
+@pytest.mark.slow
+def test_trials_are_shared_among_processes() -> None:
+    assert attempt(Odd, range(20), jobs=2).failures == attempt(Odd, range(20)).failures
 
 
 def test_what_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,29 +72,30 @@ class Kill(_Killing):
 class KillAt(_Killing):
     """Commands killed at every operation that changes a file, also when half of one is written."""
 
-    name, usual = "kill-at", 500
+    name, usual = "kill-at", 600
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._moments: list[tuple[str, int]] = []
+        self._operations: dict[str, list[int]] = {}
 
     def trial(self, number: int, rng: random.Random) -> Failure | None:
-        moments = self._moments or self._count()
-        name, operation = moments[number % len(moments)]
+        name = list(COMMANDS)[number % len(COMMANDS)]
+        operations = self._operations.get(name) or self._count(name)
+        operation = operations[number // len(COMMANDS) % len(operations)]
         place = self.work.place()
         process = self.work.start(name, place, partial(_killed_at, operation, place))
         _, errors = process.communicate(TIMEOUT)
         wrong = self._after(name, place, signal.SIGKILL, process.returncode, errors) or self.work.finish(name, place)
         return Failure(_told(name, [f"SIGKILL at operation {operation} on a file"]), wrong) if wrong else None
 
-    def _count(self) -> list[tuple[str, int]]:
-        """Each command with the number of each of its operations, in an order that takes some of all first."""
-        for name in COMMANDS:
-            place, note = self.work.place(), self.folder / f"{name}.count"
-            self.work.start(name, place, partial(_counted, place, note)).communicate(TIMEOUT)
-            self._moments += [(name, one + 1) for one in range(len(note.read_bytes()))]
-        random.Random(0).shuffle(self._moments)
-        return self._moments
+    def _count(self, name: str) -> list[int]:
+        """The numbers of a command's operations, in an order of which few trials take some from everywhere."""
+        place, note = self.work.place(), self.folder / f"{name}.count"
+        self.work.start(name, place, partial(_counted, place, note)).communicate(TIMEOUT)
+        found = [number + 1 for number in range(len(note.read_bytes()))]
+        random.Random(0).shuffle(found)
+        self._operations[name] = found
+        return found
 
 
 def _told(name: str, told: list[str]) -> str:
