@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mdcg.cli.app import app
-from mdcg.cli.options import print_json
+from mdcg.cli.options import CHECK_PROBES, print_json
 from mdcg.cli.train import again, stopped_explained
 from mdcg.errors import MdcgError
 from mdcg.terminal import PlainConsole, say
@@ -42,6 +42,7 @@ def sweep(
     members: Annotated[int | None, typer.Option(min=1, help="Most runs to train together.")] = None,
     log: Annotated[list[str] | None, typer.Option(help="Tell a tracker of the runs: tensorboard or mlflow.")] = None,
     probe: Annotated[list[str] | None, typer.Option(help="Measure as they train, see 'mdcg list probes'.")] = None,
+    check_probes: Annotated[bool, typer.Option("--check-probes", help=CHECK_PROBES)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Train everything that a recipe with axes means, and print the table. Given again, it goes on where it was."""
@@ -57,6 +58,7 @@ def sweep(
         members=members,
         log=tuple(log or ()),
         probes=tuple(probe or ()),
+        check_probes=check_probes,
         fresh=fresh,
         pixels=not no_pixels,
         **given,

@@ -47,6 +47,7 @@ class Context:
     device: str = "auto"
     members: int | None = None  # most runs that may train together
     probes: tuple[str, ...] = ()  # that look at the runs
+    check_probes: bool = False  # that each look has changed nothing
     trackers: TrackerSet = field(default_factory=TrackerSet)  # that are told of them
     fresh: bool = False  # repeat what is finished
     pixels: bool = True  # of the memory's images go into the model's file, which can then learn more

@@ -142,7 +142,8 @@ def checked_probes(specs: Sequence[RunSpec], context: Context) -> ProbeSet:
                 "classes come again or borders are blurry, and for look_ahead.",
                 about="set.look_ahead",
             )
-    return probes_for(context.probes, {(spec.method, spec.head): spec.built_method() for spec in specs})
+    methods = {(spec.method, spec.head): spec.built_method() for spec in specs}
+    return probes_for(context.probes, methods, context.check_probes)
 
 
 def say_what_is_repeated(store: Store, specs: Sequence[RunSpec]) -> None:
