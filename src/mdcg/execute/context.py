@@ -53,6 +53,7 @@ class Context:
     pixels: bool = True  # of the memory's images go into the model's file, which can then learn more
     remote: bool = False  # the device is that of other machines
     slots: int = 1  # groups that train at the same time
+    gpu_share: float = 1.0  # of a GPU's memory that a group may use
     display: Display = SILENT
     weights: Mapping[str, WeightsFile] = field(default_factory=dict)  # by digest
     datasets: DatasetCache = field(default_factory=DatasetCache, compare=False, repr=False)
