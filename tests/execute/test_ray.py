@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import re
@@ -113,6 +114,23 @@ def test_every_group_is_a_task(recipe: Path, tmp_path: Path, monkeypatch: pytest
     stand_in.errors = {}
     assert work.run(quiet=True, executor=RayExecutor(None)) == Undone()
     assert outcome(work) == outcome(here)
+
+
+def test_what_ray_prints_is_not_among_the_results(
+    cli: Cli, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On standard output, which is for one JSON object: a lost worker is told in a sentence, elsewhere."""
+
+    class Talking(StandIn):
+        def get(self, task: int) -> Any:
+            print("\x1b[33m(raylet)\x1b[0m A worker died or was killed. To troubleshoot:\n  [state-dump] much of it")
+            return Undone(), []
+
+    monkeypatch.setattr("mdcg.execute.ray.extra", lambda *names: Talking({}))
+    answer = cli("sweep", recipe, "--on", "ray", "--out", tmp_path / "runs", "--json")
+    assert json.loads(answer.out)["failed"] == {}
+    assert caplog.messages.count("Ray says: (raylet) A worker died or was killed.") == 2
+    assert "state-dump" not in answer.err
 
 
 def test_jobs_share_a_gpu(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from mdcg.testing.abuse.__main__ import PARTS, main
 from mdcg.testing.abuse.campaign import Failure, Part, attempt
 from mdcg.testing.abuse.damage import MISSING, ByteEdit, Edit, Edited, read_damaged
 
-FEW = {"mutate": 40}
+FEW = {"mutate": 40, "ray": 0}  # a cluster takes long to start: see `test_a_cluster_loses_something`
 SEED = 19
 
 
@@ -24,6 +24,16 @@ def test_a_few_trials(part: str) -> None:
     if found.not_tried:
         pytest.skip(found.not_tried)
     assert found.trials == FEW[part]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("all_digits")  # as Ray's processes have them
+def test_a_cluster_loses_something() -> None:
+    found = attempt(PARTS["ray"], range(1), SEED)
+    if found.not_tried:
+        pytest.skip(found.not_tried)
+    assert [str(failure) for failure in found.failures] == []
+    assert found.trials == 1
 
 
 class Odd(Part):

@@ -9,9 +9,11 @@ Whoever reaches the ports of a cluster can have code run there: one that is star
 from __future__ import annotations
 
 import contextlib
+import io
 import ipaddress
 import logging
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -78,17 +80,18 @@ class RayExecutor:
         waiting = {task.remote(job, context, torch.get_num_threads()): job for job in jobs}
         begun_before = {id(job) for job in jobs if is_begun(context.store, job.specs)}
         try:
-            while waiting:
-                ended, _ = ray.wait(list(waiting), num_returns=1, timeout=POLL)
-                for one in ended:
-                    job = waiting.pop(one)
-                    of_this, messages = _outcome(ray, one, job, context)
-                    for level, text in messages:
-                        logger.log(level, "%s", text)
-                    undone |= of_this
-                    display.job_ends(job, of_this)
-                new = [job for job in waiting.values() if id(job) not in begun_before]
-                display.running(sum(len(job.specs) for job in new if is_begun(context.store, job.specs)))
+            with contextlib.redirect_stdout(_RaysWords()):
+                while waiting:
+                    ended, _ = ray.wait(list(waiting), num_returns=1, timeout=POLL)
+                    for one in ended:
+                        job = waiting.pop(one)
+                        of_this, messages = _outcome(ray, one, job, context)
+                        for level, text in messages:
+                            logger.log(level, "%s", text)
+                        undone |= of_this
+                        display.job_ends(job, of_this)
+                    new = [job for job in waiting.values() if id(job) not in begun_before]
+                    display.running(sum(len(job.specs) for job in new if is_begun(context.store, job.specs)))
         finally:
             for one in waiting:
                 ray.cancel(one, force=True)
@@ -115,7 +118,7 @@ def _connect(ray: Any, address: str) -> None:
 def _start(ray: Any) -> None:
     """Start a cluster on this machine, which no other machine can reach."""
     try:
-        with _on_the_loopback(ray):
+        with on_the_loopback(ray):
             ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     except (OSError, ValueError, RuntimeError) as error:
         raise MdcgError(
@@ -132,7 +135,7 @@ def _start(ray: Any) -> None:
 
 
 @contextlib.contextmanager
-def _on_the_loopback(ray: Any) -> Iterator[None]:
+def on_the_loopback(ray: Any) -> Iterator[None]:
     """Let Ray's processes that are started in here listen on 127.0.0.1 alone, as they do on systems without clusters.
 
     A node's address that is asked for by name would be replaced by one that others can reach.
@@ -164,6 +167,16 @@ def _outcome(ray: Any, task: Any, job: Job, context: Context) -> tuple[Undone, M
 def _all_left(job: Job, context: Context, reason: str) -> Undone:
     store = context.store
     return Undone(left={spec.name: reason for spec in job.specs if store.finished(spec) is None})
+
+
+class _RaysWords(io.TextIOBase):
+    """Takes what Ray prints, on standard output, when something was lost: of each text the first sentence is told."""
+
+    def write(self, text: str) -> int:
+        first = re.sub(r"\x1b\[[\d;]*m", "", text).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
+        if first:
+            logger.info("Ray says: %s.", first)
+        return len(text)
 
 
 class _MessageCollector(logging.Handler):

@@ -113,7 +113,7 @@ def _train(
     retry: bool,
 ) -> None:
     """Train the runs in sweeps, one for each set of probes; runs that can train together have the same probes."""
-    tidy(Store(asked.out), list(specs.values()))  # also where nothing is left to train
+    tidy(Store(context.out), list(specs.values()))  # also where nothing is left to train
     groups: dict[tuple[str, bool], list[RunSpec]] = {}
     stores = {frozenset(own): Store(context.out, tuple(own)) for own in probes.values()}
     for name, spec in specs.items():

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from mdcg.testing.abuse.campaign import Outcome, Part, attempt
 from mdcg.testing.abuse.kill import Kill, KillAt
 from mdcg.testing.abuse.mutate import Mutate
+from mdcg.testing.abuse.nodes import Nodes
 
-PARTS: dict[str, type[Part]] = {part.name: part for part in (Kill, KillAt, Mutate)}
+PARTS: dict[str, type[Part]] = {part.name: part for part in (Kill, KillAt, Mutate, Nodes)}
 WIDTH = max(map(len, PARTS))
 
 
