@@ -23,6 +23,7 @@ from tests.conftest import RECIPE, Cli
 from tests.execute.test_sweep import outcome
 
 ray = pytest.importorskip("ray")
+from mdcg.errors import MachineError  # noqa: E402
 from mdcg.execute import progress  # noqa: E402
 from mdcg.execute.context import Context  # noqa: E402
 from mdcg.execute.group import _capacity  # noqa: E402
@@ -53,11 +54,15 @@ class StandIn:
         self.errors = errors  # of the tasks that go wrong, by number
         self.gpus = gpus
         self.asked: dict[str, float] = {}  # for a task
+        self.head = "127.0.0.1:1"  # where nobody answers
         self.tasks: list[Callable[[], Any]] = []
         self.ended = False
 
     def is_initialized(self) -> bool:
         return True
+
+    def get_runtime_context(self) -> Any:
+        return SimpleNamespace(gcs_address=self.head)
 
     def cluster_resources(self) -> dict[str, float]:
         return {"CPU": 2.0} | ({"GPU": float(self.gpus)} if self.gpus else {})
@@ -114,6 +119,25 @@ def test_every_group_is_a_task(recipe: Path, tmp_path: Path, monkeypatch: pytest
     stand_in.errors = {}
     assert work.run(quiet=True, executor=RayExecutor(None)) == Undone()
     assert outcome(work) == outcome(here)
+
+
+def test_the_head_is_lost(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    class Headless(StandIn):
+        def wait(self, waiting: list[int], num_returns: int, timeout: float) -> tuple[list[int], list[int]]:
+            listening.close()
+            return [], waiting
+
+    stand_in = Headless({})
+    stand_in.head = "127.0.0.1:{1}".format(*listening.getsockname())
+    stand_in.cancel = lambda task, force: None  # type: ignore[attr-defined]
+    monkeypatch.setattr("mdcg.execute.ray.extra", lambda *names: stand_in)
+    monkeypatch.setattr("mdcg.execute.ray.PATIENCE", 0.0)
+    work = mdcg.Sweep.read(recipe, out=tmp_path / "there", device="cpu")
+    with pytest.raises(MachineError, match=r"the head of the Ray cluster, 127\.0\.0\.1:\d+, no longer answers"):
+        work.run(quiet=True, executor=RayExecutor())
+    assert stand_in.ended
 
 
 def test_what_ray_prints_is_not_among_the_results(
@@ -262,6 +286,20 @@ def test_a_ray_that_listens_to_others_is_refused(tmp_path: Path, monkeypatch: py
         RayExecutor().prepare(Context(tmp_path))
     assert stand_in.ended
     assert [(options["address"], options["include_dashboard"]) for options in started] == [("local", False)]
+
+
+@pytest.mark.parametrize("address", [None, "192.0.2.1"])
+def test_a_token_that_is_missing_is_told(address: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **options: Any) -> None:
+        raise ray.exceptions.AuthenticationError("Token authentication is enabled but no token was found. Ensure that")
+
+    stand_in = StandIn({})
+    monkeypatch.setattr(StandIn, "is_initialized", lambda _: False)
+    monkeypatch.setattr(StandIn, "init", refuse, raising=False)
+    monkeypatch.setattr(StandIn, "_private", ray._private, raising=False)
+    monkeypatch.setattr("mdcg.execute.ray.extra", lambda *names: stand_in)
+    with pytest.raises(mdcg.MdcgError, match=r"\(Token authentication is enabled but no token was found\); "):
+        RayExecutor(address).prepare(Context(tmp_path))
 
 
 def test_no_cluster_there(tmp_path: Path) -> None:

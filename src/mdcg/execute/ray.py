@@ -35,6 +35,7 @@ RETRIES = 20  # nodes that a group may lose
 POLL = 1.0  # seconds between two looks at what is running
 Messages = list[tuple[int, str]]  # messages of the library, each with its level
 TIMEOUT = 60.0  # seconds that a lost node's process may take to die, holding on to its runs
+PATIENCE = 30.0  # seconds without the head; after 60 Ray ends the process that asks, wherever it is
 
 
 class RayExecutor:
@@ -79,10 +80,12 @@ class RayExecutor:
         task = ray.remote(max_retries=RETRIES, **share)(work_on)
         waiting = {task.remote(job, context, torch.get_num_threads()): job for job in jobs}
         begun_before = {id(job) for job in jobs if is_begun(context.store, job.specs)}
+        head = _Head(ray.get_runtime_context().gcs_address)
         try:
             with contextlib.redirect_stdout(_RaysWords()):
                 while waiting:
                     ended, _ = ray.wait(list(waiting), num_returns=1, timeout=POLL)
+                    head.check()
                     for one in ended:
                         job = waiting.pop(one)
                         of_this, messages = _outcome(ray, one, job, context)
@@ -104,15 +107,48 @@ class RayExecutor:
         return max(1, min(torch.get_num_threads(), int(max(nodes, default=1))))
 
 
+class _Head:
+    """The head of a cluster, which all others need."""
+
+    def __init__(self, address: str) -> None:
+        self._address, self._seen = address, time.monotonic()
+        self._in_reach = self._answers()  # not where Ray's client is between the two
+
+    def check(self) -> None:
+        """Say so, if it is lost."""
+        if not self._in_reach or self._answers():
+            self._seen = time.monotonic()
+        elif time.monotonic() - self._seen > PATIENCE:
+            raise MachineError(
+                f"the head of the Ray cluster, {self._address}, no longer answers; start it anew, and give the same "
+                "command again to go on."
+            )
+
+    def _answers(self) -> bool:
+        try:
+            _call(self._address)
+        except OSError:
+            return False
+        return True
+
+
+def _call(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+
+
 def _connect(ray: Any, address: str) -> None:
     """Join a cluster that is there."""
     try:
-        host, colon, port = address.removeprefix("ray://").rpartition(":")
-        if colon:  # Ray itself would go on trying for minutes
-            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+        place = address.removeprefix("ray://")
+        if ":" in place:  # Ray itself would go on trying for minutes
+            _call(place)
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-    except (OSError, ValueError, RuntimeError) as error:
-        raise MdcgError(f"no Ray cluster answers at {address} ({reason_of(error)}); check its address.") from error
+    except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+        raise MdcgError(
+            f"no Ray cluster answers at {address} ({_first(error)}); check its address and, if it asks for a token, "
+            "RAY_AUTH_MODE=token and the token itself."
+        ) from error
 
 
 def _start(ray: Any) -> None:
@@ -120,9 +156,9 @@ def _start(ray: Any) -> None:
     try:
         with on_the_loopback(ray):
             ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
         raise MdcgError(
-            f"Ray cannot be started on this machine ({reason_of(error)}); give the address of a cluster, as "
+            f"Ray cannot be started on this machine ({_first(error)}); give the address of a cluster, as "
             "--on ray:ADDRESS, or train without --on."
         ) from error
     addresses = {node["NodeManagerAddress"] for node in ray.nodes()}
@@ -132,6 +168,11 @@ def _start(ray: Any) -> None:
             f"this version of Ray ({ray.__version__}) would listen to other machines too; start a cluster where you "
             "trust the network, and give its address, as --on ray:ADDRESS."
         )
+
+
+def _first(error: Exception) -> str:
+    """The first sentence of what Ray says."""
+    return reason_of(error).partition(". ")[0]
 
 
 @contextlib.contextmanager
