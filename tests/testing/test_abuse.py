@@ -14,7 +14,7 @@ from mdcg.testing.abuse.campaign import Failure, Part, attempt
 from mdcg.testing.abuse.damage import MISSING, ByteEdit, Edit, Edited, read_damaged
 from mdcg.testing.forked import Server
 
-FEW = {"kill": 1, "kill-at": 1, "mutate": 8, "faults": 3}
+FEW = {"kill": 1, "kill-at": 1, "mutate": 8, "faults": 3, "ray": 0}
 SEED = 19
 
 
@@ -26,6 +26,16 @@ def test_a_few_trials(part: str, server: Server, monkeypatch: pytest.MonkeyPatch
     if found.not_tried:
         pytest.skip(found.not_tried)
     assert found.trials == FEW[part]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("all_digits")  # as Ray's processes have them
+def test_a_cluster_loses_something() -> None:
+    found = attempt(PARTS["ray"], range(1), SEED)
+    if found.not_tried:
+        pytest.skip(found.not_tried)
+    assert [str(failure) for failure in found.failures] == []
+    assert found.trials == 1
 
 
 class Odd(Part):

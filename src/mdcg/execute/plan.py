@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,12 +43,20 @@ class Plan:
     jobs: Sequence[Job]
     finished: Sequence[RunSpec]
     failed: Mapping[str, str]  # by name, why; left out
+    at_once: int = 1  # jobs that do not slow each other down
 
     @property
     def seconds(self) -> float | None:
-        """The time that all jobs will take; None where that is not known of each."""
+        """The time until all jobs are done, whoever is free taking the next; None where that is not known of each.
+
+        >>> Plan([Job([], 0, seconds, True) for seconds in (5.0, 1.0, 1.0, 2.0)], [], {}, at_once=2).seconds
+        5.0
+        """
         known = [job.seconds for job in self.jobs if job.seconds is not None]
-        return sum(known) if len(known) == len(self.jobs) else None
+        free = [0.0] * self.at_once
+        for seconds in known:
+            heapq.heapreplace(free, free[0] + seconds)
+        return max(free) if len(known) == len(self.jobs) else None
 
     @property
     def measured(self) -> bool:
@@ -89,7 +98,9 @@ def make_plan(specs: Sequence[RunSpec], context: Context, retry: bool) -> Plan:
     records = [record for _, record in store.records(unreadable)] if groups else []
     for path, reason in unreadable:
         warn_of(path, reason)
-    return Plan([_job(together, context, records) for together in groups], finished, failed)
+    jobs = [_job(together, context, records) for together in groups]
+    devices = max(1, round(context.slots * context.gpu_share))  # jobs that share a GPU take their time from each other
+    return Plan(jobs, finished, failed, devices)
 
 
 def make_groups(specs: Sequence[RunSpec], context: Context, most: Callable[[RunSpec], int]) -> list[list[RunSpec]]:
@@ -142,7 +153,8 @@ def checked_probes(specs: Sequence[RunSpec], context: Context) -> ProbeSet:
                 "classes come again or borders are blurry, and for look_ahead.",
                 about="set.look_ahead",
             )
-    return probes_for(context.probes, {(spec.method, spec.head): spec.built_method() for spec in specs})
+    methods = {(spec.method, spec.head): spec.built_method() for spec in specs}
+    return probes_for(context.probes, methods, context.check_probes)
 
 
 def say_what_is_repeated(store: Store, specs: Sequence[RunSpec]) -> None:

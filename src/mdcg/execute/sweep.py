@@ -78,6 +78,7 @@ class Sweep:
         members: int | None = None,
         log: Sequence[str | Tracker] = (),
         probes: Sequence[str] = (),
+        check_probes: bool = False,
         fresh: bool = False,
         pixels: bool = True,
         **given: Any,
@@ -85,9 +86,11 @@ class Sweep:
         """The sweep of a document; `given` (seeds, out, data, device, …) overrides what it says beside its axes.
 
         A backbone that is given, not one that the document names, may be an object or code to import; `data` may be a
-        `Dataset`.
+        `Dataset`. With `check_probes` a probe that changes anything is an error.
         """
         trackers = TrackerSet(log)  # or say what is missing, before anything trains
+        if check_probes and not probes:
+            raise MdcgError("there is no probe to check; name one with --probe (probes), or leave --check-probes out.")
         given = with_dataset(given)
         own = _own_dataset(given)
         found = expand(document, given | {"backbone": _backbones(given.get("backbone"))})
@@ -95,7 +98,8 @@ class Sweep:
         if own is not None:
             _check_named(own, [one.recipe.scenario for one in found])
         context = Context(
-            *(base.out, None if own else base.data, base.device, members, tuple(probes), trackers, fresh, pixels),
+            *(base.out, None if own else base.data, base.device, members, tuple(probes), check_probes),
+            *(trackers, fresh, pixels),
             given=own,
         )
         cells = choose(found, context.dataset, only or {})

@@ -11,8 +11,9 @@ from mdcg.testing.abuse.campaign import Outcome, Part, attempt
 from mdcg.testing.abuse.faults import Faults
 from mdcg.testing.abuse.kill import Kill, KillAt
 from mdcg.testing.abuse.mutate import Mutate
+from mdcg.testing.abuse.nodes import Nodes
 
-PARTS: dict[str, type[Part]] = {part.name: part for part in (Kill, KillAt, Mutate, Faults)}
+PARTS: dict[str, type[Part]] = {part.name: part for part in (Kill, KillAt, Mutate, Faults, Nodes)}
 WIDTH = max(map(len, PARTS))
 
 
