@@ -99,10 +99,8 @@ def main() -> None:
                     found = measured(out / f"{place}.txt", *words)
                     rows.setdefault(f"{name} | {kind}", []).append(found)
                     print(f"{count:,} runs, {kind}, {name}: {found}", file=sys.stderr)
-    print(
-        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch {version('torch')}; in brackets"
-    )
-    print("the seconds of a core, which do not depend on what else the machine does\n")
+    machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch {version('torch')}"
+    print(f"{machine}; in brackets the seconds of a core\n")
     print(f"| command | runs as | {' | '.join(f'{count:,} runs' for count in counts)} |")
     print("|---|---|" + "---|" * len(counts))
     for name, cells in rows.items():
