@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mdcg.data import Dataset
 from mdcg.errors import MdcgError
 from mdcg.execute.context import Context
-from mdcg.execute.cost import cost_per_image, group_of, work
+from mdcg.execute.cost import Cost, cost_per_image, expense, group_of, work
 from mdcg.execute.unfinished import begun, begun_otherwise, finished_run
 from mdcg.probes import ProbeSet, probes_for
 from mdcg.runs.environment import gpu_name
@@ -93,21 +93,32 @@ def make_plan(specs: Sequence[RunSpec], context: Context, retry: bool) -> Plan:
         usual = context.members or default_members(context.dataset(spec), context.device_type(spec))
         return min(usual, max(1, -(-(len(wanted) - len(finished)) // context.slots)))
 
-    groups = make_groups(wanted, context, most)
+    groups = make_groups(wanted, context, most, names)
     unreadable = list[tuple[Path, str]]()
     records = [record for _, record in store.records(unreadable)] if groups else []
     for path, reason in unreadable:
         warn_of(path, reason)
-    jobs = [_job(together, context, records) for together in groups]
+    costs: Costs = {}
+    jobs = [_job(together, context, records, costs) for together in groups]
     devices = max(1, round(context.slots * context.gpu_share))  # jobs that share a GPU take their time from each other
     return Plan(jobs, finished, failed, devices)
 
 
-def make_groups(specs: Sequence[RunSpec], context: Context, most: Callable[[RunSpec], int]) -> list[list[RunSpec]]:
-    """The groups to train: first the unfinished ones that were begun, as they were; then new ones, at most so large."""
+def make_groups(
+    specs: Sequence[RunSpec],
+    context: Context,
+    most: Callable[[RunSpec], int],
+    finished: Collection[str] | None = None,
+) -> list[list[RunSpec]]:
+    """The groups to train: first the unfinished ones that were begun, as they were; then new ones, at most so large.
+
+    `finished` names what is, where that has just been read.
+    """
     store, fresh = context.store, context.fresh
     asked = {spec.name: spec for spec in specs}
-    open_ = {name: spec for name, spec in asked.items() if fresh or store.finished(spec) is None}
+    if finished is None:
+        finished = {name for name, spec in asked.items() if not fresh and store.finished(spec) is not None}
+    open_ = {name: spec for name, spec in asked.items() if name not in finished}
     groups: list[list[RunSpec]] = []
     for names in [] if fresh else begun_otherwise(store):
         if any(name in open_ for name in names):
@@ -195,11 +206,18 @@ def _whatever_code(spec: RunSpec) -> str:
     return spec.model_copy(update={"code": ""}).digest()
 
 
-def _job(specs: Sequence[RunSpec], context: Context, records: Sequence[Record]) -> Job:
+Costs = dict[tuple[object, ...], Cost | None]  # of an image, by all that it depends on
+
+
+def _job(specs: Sequence[RunSpec], context: Context, records: Sequence[Record], costs: Costs) -> Job:
+    """The job of these runs; `costs` is what others have asked the records for, and is added to."""
     dataset, kind = context.dataset(specs[0]), context.device_type(specs[0])
     images = work(group_of(specs, dataset))
     gpu = None if context.remote else gpu_name(context.compute(specs[0]))
-    cost = cost_per_image(specs, dataset, records, kind, gpu)
+    key = (*expense(specs[0]), specs[0].method, kind, gpu)
+    if key not in costs:
+        costs[key] = cost_per_image(specs, dataset, records, kind, gpu)
+    cost = costs[key]
     if cost is None:
         return Job(specs, images, None, measured=False)
     return Job(specs, images, cost.seconds * images, cost.measured)

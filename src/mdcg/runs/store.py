@@ -140,14 +140,15 @@ class Store:
                 refused.append((Path(error.filename), f"cannot read {error.filename}: {error.strerror}."))
 
         folders, archives = self._look(note)
-        own = set()
+        own = set[str]()
         for folder in folders:
             try:
                 record = read_record(folder)
             except MdcgError as error:
                 refused.append((folder / RESULT, str(error)))
                 continue
-            own.add(record.spec.digest())
+            if archives:
+                own.add(record.spec.digest())
             yield folder, record
         refused += [(path, reason) for path in archives for reason in read_archive(path).unreadable]
         yield from (entry for digest, entry in newest(archives).items() if digest not in own)
