@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from mdcg.testing.abuse.campaign import Outcome, Part, attempt
 from mdcg.testing.abuse.mutate import Mutate
+from mdcg.testing.abuse.together import Together
 
-PARTS: dict[str, type[Part]] = {part.name: part for part in (Mutate,)}
+PARTS: dict[str, type[Part]] = {part.name: part for part in (Mutate, Together)}
 WIDTH = max(map(len, PARTS))
 
 
