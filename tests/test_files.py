@@ -14,9 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
+from mdcg import files
 from mdcg.errors import Busy, MachineError, MdcgError
-from mdcg.files import atomic_file, is_locked, locked, remove_partial, write_atomic
+from mdcg.files import LOCK, atomic_file, is_locked, locked, remove_folder, remove_partial, write_atomic
 from mdcg.runs.store import Store
 
 
@@ -248,6 +250,25 @@ def test_a_folder_is_held_once_even_by_one_process(tmp_path: Path) -> None:
     assert not is_locked(folder)
     with locked(folder):
         pass
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_who_just_looks_keeps_nobody_out(removed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a folder is locked is found out by locking it for a moment; and who held it may remove it at the end."""
+    monkeypatch.setattr(files, "PATIENCE", 60.0)
+    folder, lock = tmp_path / "held", FileLock(tmp_path / "held" / LOCK, thread_local=False)
+    lock.acquire()
+
+    def let_go() -> None:
+        if removed:
+            remove_folder(folder)
+        lock.release()
+
+    ending = threading.Timer(0.05, let_go)
+    ending.start()
+    with locked(folder):
+        assert is_locked(folder)
+    ending.join()
 
 
 def test_asking_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -407,12 +407,13 @@ def _listed(seeds: Iterable[int] | str | int) -> list[int] | str | int:
 
 def results_of(sweep: Sweep, quiet: bool = False) -> Comparison:
     """Train a sweep to its end, what failed before too: a result for each cell, or the error that says why not."""
-    undone = sweep.run(retry=True, quiet=quiet)
+    undone, context = sweep.run(retry=True, quiet=quiet), sweep.context
+    settings = of_sweep(sweep)
+    undone = undone or Undone(left=sweep.gone({run.spec.name for setting in settings for run in setting.runs}))
     if undone:
         raise _error(undone)
-    context = sweep.context
     return Comparison(
-        {setting.label: Result(setting, context.out, context.dataset(setting.spec)) for setting in of_sweep(sweep)}
+        {setting.label: Result(setting, context.out, context.dataset(setting.spec)) for setting in settings}
     )
 
 

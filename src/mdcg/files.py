@@ -22,7 +22,7 @@ from io import BufferedRandom
 from pathlib import Path
 from typing import BinaryIO
 
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 
 from mdcg.errors import TROUBLE, Busy, MachineError
 
@@ -40,6 +40,7 @@ OWNER = ".owner"  # and one that names who holds it: a locked file cannot be rea
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}  # what a disk without locks answers
 READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # no links, no waiting for a pipe
 TRIES = 100  # to make a file, while others tidy up beside it
+PATIENCE = 0.2  # seconds to wait for a lock: who just looks whether a folder is locked holds it for a moment
 
 
 @contextlib.contextmanager
@@ -213,12 +214,9 @@ def locked(folder: Path) -> Iterator[None]:
 
     On a disk without locks this is said, once, and nothing is locked.
     """
-    lock, owner = FileLock(folder / LOCK, timeout=0), folder / OWNER
+    lock, owner = FileLock(folder / LOCK, timeout=PATIENCE), folder / OWNER
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        unlink_link(folder / LOCK)
-        with _quiet():
-            lock.acquire()
+        _acquire(lock, folder)
     except Timeout:
         raise Busy(f"{folder} is in use by {_name(owner)}; wait for it to end, or choose another folder.") from None
     except OSError as error:
@@ -234,6 +232,28 @@ def locked(folder: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):
             owner.unlink()
         lock.release()
+
+
+def _acquire(lock: BaseFileLock, folder: Path) -> None:
+    for last in (*(TRIES - 1) * (False,), True):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            unlink_link(folder / LOCK)
+            with _quiet():
+                lock.acquire()
+            return
+        except FileNotFoundError:  # who had it before has just removed it
+            if last:
+                raise
+
+
+def remove_owner(folder: Path) -> None:
+    """Remove the name of who had locked a folder, where a kill has left it: nobody holds the folder any longer."""
+    lock, owner = folder / LOCK, folder / OWNER
+    if lock.is_symlink() or not (lock.exists() and owner.exists()):
+        return
+    with contextlib.suppress(OSError, Timeout), _quiet(), FileLock(lock, timeout=0):
+        owner.unlink()
 
 
 def _quiet() -> contextlib.AbstractContextManager[object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from mdcg.errors import MdcgError
 from mdcg.execute.context import Context
 from mdcg.execute.cost import Cost, cost_per_image, expense, group_of, work
 from mdcg.execute.unfinished import begun, begun_otherwise, finished_run
+from mdcg.files import is_locked
 from mdcg.probes import ProbeSet, probes_for
 from mdcg.runs.environment import gpu_name
 from mdcg.runs.failures import failure
@@ -121,7 +122,7 @@ def make_groups(
     open_ = {name: spec for name, spec in asked.items() if name not in finished}
     groups: list[list[RunSpec]] = []
     for names in [] if fresh else begun_otherwise(store):
-        if any(name in open_ for name in names):
+        if any(name in open_ for name in names) and not _are_worked_on(store, names):
             logger.warning(
                 "%s runs were begun with other probes, among them some asked for now; these start anew.", len(names)
             )
@@ -135,7 +136,7 @@ def make_groups(
             if len({spec.group_key() for spec in together}) == 1:
                 groups.append(together)
                 open_ = {name: spec for name, spec in open_.items() if name not in names}
-        else:
+        elif not _are_worked_on(store, names):
             logger.warning(
                 "%s runs were begun together and not finished, among them some asked for now; these start anew. To go "
                 "on with all of them, ask for all of them as before.",
@@ -148,6 +149,11 @@ def make_groups(
         size = most(together[0])
         groups += [together[start : start + size] for start in range(0, len(together), size)]
     return groups
+
+
+def _are_worked_on(store: Store, names: Iterable[str]) -> bool:
+    """Whether a process is training some of these runs."""
+    return any(is_locked(store.root / name) for name in names)
 
 
 def default_members(dataset: Dataset, device: str) -> int:

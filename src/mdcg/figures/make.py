@@ -157,9 +157,15 @@ def _writable(out: Path) -> None:
     missing: list[Path] = []
     try:
         missing += [folder for folder in (out, *out.parents) if not folder.exists()]
-        out.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=out):
-            remove_partial(out)
+        for last in (False, False, True):
+            try:
+                out.mkdir(parents=True, exist_ok=True)
+                with TemporaryFile(dir=out):
+                    remove_partial(out)
+                break
+            except FileNotFoundError:  # another process tries the same, and has removed it again
+                if last:
+                    raise
     except OSError as error:
         raise MachineError(f"cannot write in {out}: {error.strerror}; choose another folder with --out.") from error
     finally:

@@ -84,7 +84,7 @@ class Store:
             raise
         except MdcgError as error:
             file = self.folder(spec) / RESULT
-            if file.exists():
+            if not _is_missing(error) and file.exists():
                 warn_of(file, f"{str(error).partition(';')[0]}; its run counts as not done, and is trained anew.")
             return None
         return record if record.spec == spec else None
@@ -145,7 +145,8 @@ class Store:
             try:
                 record = read_record(folder)
             except MdcgError as error:
-                refused.append((folder / RESULT, str(error)))
+                if not _is_missing(error):  # another process has just begun it anew
+                    refused.append((folder / RESULT, str(error)))
                 continue
             if archives:
                 own.add(record.spec.digest())
@@ -233,6 +234,11 @@ def read_record(folder: Path) -> Record:
         raise machine_trouble(error) or MdcgError(f"cannot read {path}: {error.strerror}; check the path.") from error
     except DAMAGE as error:
         raise MdcgError(f"{path} is damaged, or is no result of mdcg; repeat the run with --fresh.") from error
+
+
+def _is_missing(error: MdcgError) -> bool:
+    """Whether a record could not be read because there is none."""
+    return isinstance(error.__cause__, FileNotFoundError)
 
 
 def measured_file(folder: Path, probe: str) -> Path:
