@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import re
+import signal
 import socket
 import threading
 import time
@@ -131,12 +132,31 @@ def test_the_head_is_lost(recipe: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
     stand_in = Headless({})
     stand_in.head = "127.0.0.1:{1}".format(*listening.getsockname())
-    stand_in.cancel = lambda task, force: None  # type: ignore[attr-defined]
+    monkeypatch.setattr(StandIn, "cancel", lambda _, task, force: None, raising=False)
     monkeypatch.setattr("mdcg.execute.ray.extra", lambda *names: stand_in)
     monkeypatch.setattr("mdcg.execute.ray.PATIENCE", 0.0)
     work = mdcg.Sweep.read(recipe, out=tmp_path / "there", device="cpu")
     with pytest.raises(MachineError, match=r"the head of the Ray cluster, 127\.0\.0\.1:\d+, no longer answers"):
         work.run(quiet=True, executor=RayExecutor())
+    assert stand_in.ended
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_can_be_stopped(
+    number: int, cli: Cli, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopping(StandIn):
+        def wait(self, waiting: list[int], num_returns: int, timeout: float) -> tuple[list[int], list[int]]:
+            os.kill(os.getpid(), number)
+            return [], waiting
+
+    stand_in = Stopping({})
+    cancelled: list[int] = []
+    monkeypatch.setattr(StandIn, "cancel", lambda _, task, force: cancelled.append(task), raising=False)
+    monkeypatch.setattr("mdcg.execute.ray.extra", lambda *names: stand_in)
+    answer = cli("sweep", recipe, "--on", "ray", "--out", tmp_path / "runs")
+    assert (answer.code, answer.err) == (128 + number, "mdcg: stopped; give the same command again to go on.\n")
+    assert cancelled == [0, 1]
     assert stand_in.ended
 
 

@@ -29,6 +29,7 @@ from mdcg.execute.plan import Job, Undone
 from mdcg.execute.progress import Display
 from mdcg.execute.unfinished import is_begun
 from mdcg.extras import extra
+from mdcg.train.signals import Stopped, StopSignals
 
 logger = logging.getLogger(__name__)
 RETRIES = 20  # nodes that a group may lose
@@ -82,9 +83,11 @@ class RayExecutor:
         begun_before = {id(job) for job in jobs if is_begun(context.store, job.specs)}
         head = _Head(ray.get_runtime_context().gcs_address)
         try:
-            with contextlib.redirect_stdout(_RaysWords()):
+            with contextlib.redirect_stdout(_RaysWords()), StopSignals() as stop:  # at SIGTERM Ray would crash
                 while waiting:
                     ended, _ = ray.wait(list(waiting), num_returns=1, timeout=POLL)
+                    if stop.signal is not None:
+                        raise _stopped(stop.signal)
                     head.check()
                     for one in ended:
                         job = waiting.pop(one)
@@ -105,6 +108,12 @@ class RayExecutor:
         """The CPUs of a task: as many as PyTorch has threads here, and no more than one node has."""
         nodes = [node["Resources"].get("CPU", 0) for node in self._ray.nodes() if node["Alive"]]
         return max(1, min(torch.get_num_threads(), int(max(nodes, default=1))))
+
+
+def _stopped(signal: int) -> Stopped:
+    stopped = Stopped("stopped")
+    stopped.signal = signal
+    return stopped
 
 
 class _Head:
