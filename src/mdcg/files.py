@@ -202,12 +202,6 @@ def is_locked(folder: Path) -> bool:
         return False
 
 
-def forget_owner(folder: Path) -> None:
-    """Remove the name of a process that was killed while it had locked `folder`."""
-    if (folder / OWNER).exists() and not is_locked(folder):
-        (folder / OWNER).unlink(missing_ok=True)
-
-
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Lock `folder` for this process alone; the system unlocks it when the process ends, however it ends.

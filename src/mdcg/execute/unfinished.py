@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field, field_validator
 
 from mdcg.errors import MdcgError
-from mdcg.files import remove_folder, remove_owner, remove_partial, unlink_link, write_atomic
+from mdcg.files import remove_folder, remove_partial, unlink_link, write_atomic
 from mdcg.runs.spec import RunSpec
 from mdcg.runs.store import Store, measured_file, read_record
 from mdcg.stored import read_as, warn_of
@@ -69,7 +69,6 @@ def tidy(store: Store, specs: Sequence[RunSpec]) -> None:
     remove_partial(store.root)
     for spec in specs:
         store.tidy(spec)
-        remove_owner(store.folder(spec))
     groups = store.root / GROUPS
     if groups.is_symlink():  # what it leads to may be anything
         return

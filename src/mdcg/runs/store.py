@@ -20,7 +20,7 @@ import yaml
 from pydantic import BaseModel
 
 from mdcg.errors import MachineError, MdcgError, machine_trouble, unknown
-from mdcg.files import forget_owner, remove_partial, unlink_link, write_atomic
+from mdcg.files import remove_owner, remove_partial, unlink_link, write_atomic
 from mdcg.runs.archive import SUFFIX, read_archive
 from mdcg.runs.record import DAMAGE, NewerFormat, Record, as_record
 from mdcg.runs.spec import RunSpec
@@ -123,7 +123,7 @@ class Store:
         """Remove what killed processes left in the folder of a run: half-written files, and their names."""
         folder = self.folder(spec)
         remove_partial(folder)
-        forget_owner(folder)
+        remove_owner(folder)
         if not (folder / MEASURED).is_symlink():
             remove_partial(folder / MEASURED)
 
