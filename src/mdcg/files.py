@@ -15,10 +15,11 @@ import platform
 import re
 import secrets
 import shutil
+import stat
 import sys
 import warnings
 from collections.abc import Iterator
-from io import BufferedRandom
+from io import BufferedRandom, BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
@@ -170,6 +171,14 @@ def unlink_link(path: Path) -> None:
     """Remove a link where none of ours can be: what it leads to is not ours to change."""
     if path.is_symlink():
         path.unlink(missing_ok=True)
+
+
+def open_file(path: Path) -> BufferedReader:
+    """Open a file to read it; an OSError where it is none: a pipe may never be written to, and a device has no end."""
+    kind = path.stat().st_mode
+    if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+        raise OSError(errno.EINVAL, "it is a pipe or device, not a file", str(path))
+    return path.open("rb")
 
 
 def readable(path: Path) -> str:

@@ -69,6 +69,14 @@ def write_pieces(
         file.write(after)
 
 
+def content_of(file: BinaryIO) -> bytes:
+    """The content of a safetensors file; ValueError where it does not begin as one, however long it is."""
+    if file.read(9)[8:] != b"{":  # the length of its header, and the header
+        raise ValueError("it does not begin as a safetensors file does")
+    file.seek(0)
+    return file.read()
+
+
 def unpack(content: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what `pack` made; ValueError where the content is damaged or foreign."""
     try:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from mdcg.data.content import Arrays, Statistics, check, chunks, digest_of
 from mdcg.errors import MdcgError, machine_trouble
-from mdcg.files import atomic_file, remove_partial, write_atomic
+from mdcg.files import atomic_file, open_file, remove_partial, write_atomic
 from mdcg.stored import NotNegative, Number, read_as, warn_of
 from mdcg.tensors import KINDS, Pieces, values_of, write_pieces
 
@@ -108,7 +108,7 @@ def read_cache(path: Path) -> Arrays | None:
     if not path.exists():
         return None
     try:
-        path.open("rb").close()  # what is wrong with the machine is told apart from what is wrong with the file
+        open_file(path).close()  # what is wrong with the machine is told apart from what is wrong with the file
         with safe_open(path, framework="pt") as file:
             header = CacheHeader.model_validate(values_of(file.metadata()))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)

@@ -19,7 +19,7 @@ from mdcg.data import Dataset
 from mdcg.errors import MdcgError
 from mdcg.execute.plan import Undone
 from mdcg.execute.sweep import Sweep, with_dataset
-from mdcg.files import write_atomic
+from mdcg.files import open_file, write_atomic
 from mdcg.methods import METHODS
 from mdcg.methods.base import Value
 from mdcg.models import HEADS
@@ -179,8 +179,11 @@ def chosen_recipe(keys: Mapping[str, Any], found: Sequence[SearchResult]) -> dic
 def check_free(file: Path) -> None:
     """Refuse a file that no search wrote."""
     try:
-        ours = not file.exists() or file.read_text("utf-8").startswith(MARK)
-    except (OSError, UnicodeDecodeError):
+        ours = not file.exists()
+        if not ours:
+            with open_file(file) as before:
+                ours = before.read(len(MARK)) == MARK.encode()
+    except OSError:
         ours = False
     if not ours:
         raise MdcgError(f"{file} is there already, and no search wrote it; give another file with --write.")

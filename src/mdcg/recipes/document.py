@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from mdcg.errors import MdcgError, unknown
+from mdcg.files import open_file
 
 SHIPPED = Path(__file__).parent / "shipped"
 OLDER_NAMES = {"rate": "lr"}  # of keys, which recipes may still have
@@ -86,7 +87,7 @@ def read_document(asked: Path | str) -> Document:
     path = find_recipe(asked)
     document = Document({}, path)
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             text = file.read(LONGEST + 1)
         if len(text) > LONGEST:
             raise MdcgError(f"recipe {path} is larger than a megabyte; give a recipe, a YAML file of some lines.")
