@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,19 +31,17 @@ from mdcg.execute.group import _capacity  # noqa: E402
 from mdcg.execute.plan import Job, Undone  # noqa: E402
 from mdcg.execute.ray import RETRIES, RayExecutor  # noqa: E402
 from mdcg.execute.unfinished import begun  # noqa: E402
+from mdcg.testing.abuse.nodes import LocalCluster  # noqa: E402
 from mdcg.train.capacity import Meter  # noqa: E402
 from mdcg.train.group import Group  # noqa: E402
 from mdcg.train.precision import Compute  # noqa: E402
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Any:
-    from ray.cluster_utils import Cluster
-
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+def cluster() -> Iterator[LocalCluster]:
+    made = LocalCluster()
     yield made
-    ray.shutdown()
-    made.shutdown()  # type: ignore[no-untyped-call]
+    made.close()
 
 
 class StandIn:
@@ -238,15 +236,13 @@ def test_sharing_is_for_clusters(cli: Cli, recipe: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("all_digits")  # as Ray's processes have them
-def test_a_node_is_lost(cluster: Any, tmp_path: Path) -> None:
+def test_a_node_is_lost(cluster: LocalCluster, tmp_path: Path) -> None:
     recipe = tmp_path / "sweep.yaml"
     recipe.write_text(
         RECIPE.replace("epochs: 1", "epochs: 3").replace("seeds: 0-2", "seeds: 0-1").replace(", md-cg]", "]")
     )
     undisturbed = mdcg.Sweep.read(recipe, out=tmp_path / "here", device="cpu")
     assert undisturbed.run(quiet=True) == Undone()
-    nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
-    cluster.wait_for_nodes()
     work = mdcg.Sweep.read(recipe, out=tmp_path / "there", device="cpu", members=2)
     lost = threading.Event()
 
@@ -254,7 +250,7 @@ def test_a_node_is_lost(cluster: Any, tmp_path: Path) -> None:
         """Once both are at work and something has been saved."""
         while sum(any(folder.glob("*.safetensors")) for folder, _ in begun(work.context.store)) < 2:
             time.sleep(0.05)
-        cluster.remove_node(nodes[1], allow_graceful=False)
+        cluster.remove(cluster.nodes[1])
         lost.set()
 
     killer = threading.Thread(target=lose_a_node, daemon=True)

@@ -74,34 +74,39 @@ class RayExecutor:
         return replace(there, gpu_share=1 / self._jobs_per_gpu)
 
     def execute(self, jobs: Sequence[Job], context: Context, display: Display) -> Undone:
-        ray, undone = self._ray, Undone()
+        ray = self._ray
         # Ray counts in ten-thousandths: rounded up, so many would not fit.
         gpu = 10_000 // self._jobs_per_gpu / 10_000
         share = {"num_gpus": gpu} if context.device == "cuda" else {"num_cpus": self._cpus()}
         task = ray.remote(max_retries=RETRIES, **share)(work_on)
         waiting = {task.remote(job, context, torch.get_num_threads()): job for job in jobs}
-        begun_before = {id(job) for job in jobs if is_begun(context.store, job.specs)}
+        with contextlib.redirect_stdout(_RaysWords()), StopSignals() as stop:  # at SIGTERM Ray would crash
+            try:
+                return self._wait(waiting, context, display, stop)
+            finally:
+                for one in waiting:
+                    ray.cancel(one, force=True)
+                ray.shutdown()
+
+    def _wait(self, waiting: dict[Any, Job], context: Context, display: Display, stop: StopSignals) -> Undone:
+        """Wait for tasks; those that have ended are taken out."""
+        ray, undone = self._ray, Undone()
+        begun_before = {id(job) for job in waiting.values() if is_begun(context.store, job.specs)}
         head = _Head(ray.get_runtime_context().gcs_address)
-        try:
-            with contextlib.redirect_stdout(_RaysWords()), StopSignals() as stop:  # at SIGTERM Ray would crash
-                while waiting:
-                    ended, _ = ray.wait(list(waiting), num_returns=1, timeout=POLL)
-                    if stop.signal is not None:
-                        raise _stopped(stop.signal)
-                    head.check()
-                    for one in ended:
-                        job = waiting.pop(one)
-                        of_this, messages = _outcome(ray, one, job, context)
-                        for level, text in messages:
-                            logger.log(level, "%s", text)
-                        undone |= of_this
-                        display.job_ends(job, of_this)
-                    new = [job for job in waiting.values() if id(job) not in begun_before]
-                    display.running(sum(len(job.specs) for job in new if is_begun(context.store, job.specs)))
-        finally:
-            for one in waiting:
-                ray.cancel(one, force=True)
-            ray.shutdown()
+        while waiting:
+            ended, _ = ray.wait(list(waiting), num_returns=1, timeout=POLL)
+            if stop.signal is not None:
+                raise _stopped(stop.signal)
+            head.check()
+            for one in ended:
+                job = waiting.pop(one)
+                of_this, messages = _outcome(ray, one, job, context)
+                for level, text in messages:
+                    logger.log(level, "%s", text)
+                undone |= of_this
+                display.job_ends(job, of_this)
+            new = [job for job in waiting.values() if id(job) not in begun_before]
+            display.running(sum(len(job.specs) for job in new if is_begun(context.store, job.specs)))
         return undone
 
     def _cpus(self) -> int:
