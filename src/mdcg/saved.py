@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, TypeAdapter, model_validator
 from torch import Tensor
 
 from mdcg.errors import MachineError, MdcgError
-from mdcg.files import shown, write_atomic
+from mdcg.files import opened, shown, write_atomic
 from mdcg.memory import Exemplars
 from mdcg.methods import METHODS
 from mdcg.methods.base import Passes, Value
@@ -247,7 +247,8 @@ class SavedModel:
     def load(cls, path: Path, backbone: str | None = None) -> SavedModel:
         """Read what `save` wrote, in this format or an older one; a `backbone` takes the place of the one it names."""
         try:
-            tensors, header = unpack(path.read_bytes())
+            with opened(path) as file:
+                tensors, header = unpack(file.read())
             return _parsed(tensors, {**header, "backbone": backbone} if backbone else header)
         except OSError as error:
             raise MdcgError(f"cannot read {shown(path)}: {error.strerror}; check the path.") from error

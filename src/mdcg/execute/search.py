@@ -6,6 +6,7 @@ the best ACC on the held-out images decides. The test images are never looked at
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from mdcg.data import Dataset
 from mdcg.errors import MdcgError
 from mdcg.execute.plan import Undone
 from mdcg.execute.sweep import Sweep, with_dataset
-from mdcg.files import write_atomic
+from mdcg.files import opened, write_atomic
 from mdcg.methods import METHODS
 from mdcg.methods.base import Value
 from mdcg.models import HEADS
@@ -178,12 +179,13 @@ def chosen_recipe(keys: Mapping[str, Any], found: Sequence[SearchResult]) -> dic
 
 def check_free(file: Path) -> None:
     """Refuse a file that no search wrote."""
-    try:
-        ours = not file.exists() or file.read_text("utf-8").startswith(MARK)
-    except (OSError, UnicodeDecodeError):
-        ours = False
-    if not ours:
-        raise MdcgError(f"{file} is there already, and no search wrote it; give another file with --write.")
+    begins = MARK.encode()
+    if not file.exists():
+        return
+    with contextlib.suppress(OSError), opened(file) as written:
+        if written.read(len(begins)) == begins:
+            return
+    raise MdcgError(f"{file} is there already, and no search wrote it; give another file with --write.")
 
 
 def write_recipe(file: Path, recipe: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from mdcg.errors import MdcgError
+from mdcg.files import opened
 from mdcg.models.resnet import Projected, ResNet
 from mdcg.models.stacked import Stacked
 
@@ -36,7 +37,12 @@ class WeightsFile:
 
     @classmethod
     def of(cls, path: Path | str) -> WeightsFile:
-        whole = Path(path).expanduser().absolute()
+        try:
+            whole = Path(path).expanduser().absolute()
+        except RuntimeError as error:  # ~nobody
+            raise MdcgError(
+                f"'{path}' is not a usable path ({error}); give that of a file.", about="weights"
+            ) from error
         known = whole.stat() if whole.exists() else None
         return cls(whole, _digest(whole, known and (known.st_mtime_ns, known.st_size)))
 
@@ -70,7 +76,7 @@ class WeightsFile:
 def read(path: Path) -> dict[str, Tensor]:
     """The tensors of a file by name. Nothing but tensors is read, whatever else the file holds."""
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             pickled = file.read(4) in (b"PK\x03\x04", b"\x80\x02\x8a\x0a")  # PyTorch's formats, now and before
         content = torch.load(path, map_location="cpu", weights_only=True) if pickled else load(path.read_bytes())
     except OSError as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mdcg import paper
 from mdcg.errors import MdcgError
-from mdcg.files import write_atomic
+from mdcg.files import opened, write_atomic
 from mdcg.methods import METHODS
 from mdcg.methods.base import Preset
 from mdcg.metrics import spread
@@ -64,7 +64,10 @@ def write_reproduction(path: Path, runs: Iterable[FinishedRun], notes: Path) -> 
     """Make the page, or renew what stands between the two comments of one that is there."""
     block = f"{BEGIN}\n\n{reproduction(runs, read_notes(notes))}\n{END}"
     try:
-        before = path.read_bytes().decode() if path.exists() else f"{BEGIN}{END}\n"
+        before = f"{BEGIN}{END}\n"
+        if path.exists():
+            with opened(path) as file:
+                before = file.read().decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise MdcgError(f"cannot read {path}: {reason}; give a Markdown file.") from error
