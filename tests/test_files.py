@@ -18,7 +18,7 @@ from filelock import FileLock
 
 from mdcg import files
 from mdcg.errors import Busy, MachineError, MdcgError
-from mdcg.files import LOCK, atomic_file, is_locked, locked, remove_folder, remove_partial, write_atomic
+from mdcg.files import LOCK, atomic_file, is_locked, locked, open_file, remove_folder, remove_partial, write_atomic
 from mdcg.runs.store import Store
 
 
@@ -304,6 +304,46 @@ def test_what_only_unix_has_is_not_needed(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/zero")):
+        with pytest.raises(OSError, match="it is a pipe, a socket or a device"):
+            open_file(path)
+    with pytest.raises(IsADirectoryError):
+        open_file(tmp_path)
+    with open_file(pipe, pipe=True) as nobody:
+        assert nobody.read() == b""
+
+
+def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
+    """However slow its writer is, which was there before."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    both = os.open(pipe, os.O_RDWR)  # so that the writer need not wait for a reader
+    writer = os.open(pipe, os.O_WRONLY)
+
+    def write() -> None:
+        os.write(writer, b"slow")
+        os.close(writer)
+
+    with open_file(pipe, pipe=True) as file:
+        os.close(both)
+        threading.Timer(0.05, write).start()
+        assert file.read() == b"slow"
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(MdcgError, match="is a pipe, a socket or a device; name a file to write"):
+        write_atomic(pipe, b"x")
+    with pytest.raises(MdcgError, match="is a folder; name a file to write"):
+        write_atomic(tmp_path, b"x")
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
 def test_full_disk(tmp_path: Path) -> None:
     with (
         pytest.raises(MdcgError, match="No space left on device; make room"),

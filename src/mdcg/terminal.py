@@ -28,8 +28,9 @@ def plain(text: str) -> str:
 
 
 def say(text: object = "", *, error: bool = False) -> None:
-    """Print text, on standard output or error, without what a terminal would obey."""
-    print(plain(str(text)), file=sys.stderr if error else sys.stdout)
+    """Print text without what a terminal would obey, on standard output, or as one line on standard error."""
+    shown = plain(str(text))
+    print(shown.replace("\n", " ") if error else shown, file=sys.stderr if error else sys.stdout)
 
 
 class PlainConsole(Console):
