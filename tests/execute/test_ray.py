@@ -239,7 +239,7 @@ def test_sharing_is_for_clusters(cli: Cli, recipe: Path) -> None:
 def test_a_node_is_lost(cluster: LocalCluster, tmp_path: Path) -> None:
     recipe = tmp_path / "sweep.yaml"
     recipe.write_text(
-        RECIPE.replace("epochs: 1", "epochs: 3").replace("seeds: 0-2", "seeds: 0-1").replace(", md-cg]", "]")
+        RECIPE.replace("epochs: 1", "epochs: 12").replace("seeds: 0-2", "seeds: 0-1").replace(", md-cg]", "]")
     )
     undisturbed = mdcg.Sweep.read(recipe, out=tmp_path / "here", device="cpu")
     assert undisturbed.run(quiet=True) == Undone()
