@@ -23,9 +23,9 @@ from io import BufferedRandom, BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 
-from mdcg.errors import TROUBLE, Busy, MachineError
+from mdcg.errors import TROUBLE, Busy, MachineError, MdcgError
 
 try:
     import fcntl
@@ -40,7 +40,9 @@ LOCK = ".lock"  # file that a folder is held by
 OWNER = ".owner"  # and one that names who holds it: a locked file cannot be read on every system
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}  # what a disk without locks answers
 READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # no links, no waiting for a pipe
+NO_FILE = "a pipe, a socket or a device"
 TRIES = 100  # to make a file, while others tidy up beside it
+PATIENCE = 0.2  # seconds to wait for a lock: who just looks whether a folder is locked holds it for a moment
 
 
 @contextlib.contextmanager
@@ -48,9 +50,10 @@ def atomic_file(path: Path, flush: bool = True) -> Iterator[BufferedRandom]:
     """Give a file to write to, with a name of its own beside `path`; then flush it to disk and rename it to `path`.
 
     A reader or a crash never sees half a file. What kills have left of earlier ones is removed. A link at `path` gives
-    way to the file; what it leads to stays as it is.
+    way to the file; what it leads to stays as it is. A pipe or device does not: root could replace /dev/null.
     """
     partial = None
+    check_replaceable(path)
     try:
         remove_partial(path.parent, path.name)
         file = _create(path)
@@ -74,6 +77,16 @@ def atomic_file(path: Path, flush: bool = True) -> Iterator[BufferedRandom]:
         if partial is not None:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
+
+
+def check_replaceable(path: Path) -> None:
+    """Refuse to write where a folder is, a pipe or a device."""
+    try:
+        kind = path.lstat().st_mode
+    except OSError:  # there is nothing, or it will be said when it is written
+        return
+    if not (stat.S_ISREG(kind) or stat.S_ISLNK(kind)):
+        raise MdcgError(f"{shown(path)} is {'a folder' if stat.S_ISDIR(kind) else NO_FILE}; name a file to write.")
 
 
 def write_atomic(path: Path, content: bytes) -> None:
@@ -172,12 +185,22 @@ def unlink_link(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def open_file(path: Path) -> BufferedReader:
-    """Open a file to read it; an OSError where it is none: a pipe may never be written to, and a device has no end."""
-    kind = path.stat().st_mode
-    if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
-        raise OSError(errno.EINVAL, "it is a pipe or device, not a file", str(path))
-    return path.open("rb")
+def open_file(path: Path, pipe: bool = False) -> BufferedReader:
+    """Open a file to read it; an OSError where it is none, for a device may be endless, and a pipe without a writer.
+
+    A `pipe` may be allowed, as of `mdcg sweep <(make-recipe)`: one that nobody writes to is empty.
+    """
+    waiting = getattr(os, "O_NONBLOCK", 0)
+    handle = os.open(path, os.O_RDONLY | waiting | getattr(os, "O_BINARY", 0))
+    kind = os.fstat(handle).st_mode
+    if not (stat.S_ISREG(kind) or (pipe and stat.S_ISFIFO(kind))):
+        os.close(handle)
+        if stat.S_ISDIR(kind):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        raise OSError(errno.EINVAL, f"it is {NO_FILE}", path)
+    if waiting:
+        os.set_blocking(handle, True)
+    return os.fdopen(handle, "rb")
 
 
 def readable(path: Path) -> str:
@@ -216,12 +239,9 @@ def locked(folder: Path) -> Iterator[None]:
 
     On a disk without locks this is said, once, and nothing is locked.
     """
-    lock, owner = FileLock(folder / LOCK, timeout=0), folder / OWNER
+    lock, owner = FileLock(folder / LOCK, timeout=PATIENCE), folder / OWNER
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        unlink_link(folder / LOCK)
-        with _quiet():
-            lock.acquire()
+        _acquire(lock, folder)
     except Timeout:
         raise Busy(f"{folder} is in use by {_name(owner)}; wait for it to end, or choose another folder.") from None
     except OSError as error:
@@ -237,6 +257,28 @@ def locked(folder: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):
             owner.unlink()
         lock.release()
+
+
+def _acquire(lock: BaseFileLock, folder: Path) -> None:
+    for last in (*(TRIES - 1) * (False,), True):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            unlink_link(folder / LOCK)
+            with _quiet():
+                lock.acquire()
+            return
+        except FileNotFoundError:  # who had it before has just removed it
+            if last:
+                raise
+
+
+def remove_owner(folder: Path) -> None:
+    """Remove the name of who had locked a folder, where a kill has left it: nobody holds the folder any longer."""
+    lock, owner = folder / LOCK, folder / OWNER
+    if lock.is_symlink() or not (lock.exists() and owner.exists()):
+        return
+    with contextlib.suppress(OSError, Timeout), _quiet(), FileLock(lock, timeout=0):
+        owner.unlink()
 
 
 def _quiet() -> contextlib.AbstractContextManager[object]:

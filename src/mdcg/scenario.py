@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict
 from mdcg.data import DATASETS
 from mdcg.draws import Ints
 from mdcg.errors import MdcgError, unknown
+from mdcg.files import shown
 from mdcg.stored import Counted, Share
 
 
@@ -273,6 +274,10 @@ def canonical(name: str) -> str:
     'c10-5'
     """
     dataset, tasks = parse(name)
+    if any("\ud800" <= letter <= "\udfff" for letter in dataset):  # bytes of a path that are no text
+        raise MdcgError(
+            f"the name of {shown(dataset)} is no text, and a result must hold it; rename the folder, or name a link."
+        )
     short = {record.name: record.scenario_name for record in DATASETS.values()}
     return f"{short.get(dataset, dataset).rstrip('/')}-{tasks}"
 

@@ -1,4 +1,4 @@
-"""Tensors and plain values in one file: safetensors with a JSON header. Nothing is ever unpickled."""
+"""Tensors and plain values in one file: safetensors with a JSON header. No file is ever unpickled."""
 
 from __future__ import annotations
 

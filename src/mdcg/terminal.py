@@ -22,12 +22,15 @@ def plain(text: str) -> str:
     >>> plain("\\x1b[31mred\\tcafé\\n")
     '�[31mred\\tcafé\\n'
     """
+    if text.isprintable():  # as nearly all of it is
+        return text
     return "".join(c if c.isprintable() or c in KEPT else "\ufffd" for c in text)
 
 
 def say(text: object = "", *, error: bool = False) -> None:
-    """Print text, on standard output or error, without what a terminal would obey."""
-    print(plain(str(text)), file=sys.stderr if error else sys.stdout)
+    """Print text without what a terminal would obey, on standard output, or as one line on standard error."""
+    shown = plain(str(text))
+    print(shown.replace("\n", " ") if error else shown, file=sys.stderr if error else sys.stdout)
 
 
 class PlainConsole(Console):

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -297,6 +298,64 @@ def test_mistakes_in_options(cli: Cli, words: list[str]) -> None:
     assert answer.code == 2
     assert "Traceback" not in answer.err
     assert "Error" in answer.err
+
+
+ODD = "o\x1b[31md\n\u202e\udcff"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["run", "--recipe", f"{ODD}.yaml"], "cannot read recipe o�[31md �"),
+        (["run", "--recipe", 5000 * "x"], "File name too long"),
+        (["show", ODD, "--out", ODD], "there is no run 'o�[31md �"),
+        (["run", "--scenario", f"folder:{ODD}-2", "--method", "naive"], "is no text, and a result must hold it"),
+        (["run", "--scenario", "digits-2", "--method", "naive", "--precision", ODD], "unknown precision 'o�[31md �"),
+    ],
+)
+def test_odd_names_in_a_sentence(
+    cli: Cli, words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sentence = cli(*words).sentence()
+    assert told in sentence
+    assert sentence.isprintable()
+    assert len(sentence) < 2100
+
+
+@pytest.mark.parametrize("words", [["run", ODD], [ODD], ["data", ODD], ["run", f"--{ODD}"], ["list", "x", ODD]])
+def test_odd_names_in_mistakes_of_options(cli: Cli, words: list[str]) -> None:
+    answer = cli(*words)
+    assert answer.code == 2
+    assert "Error" in answer.err
+    assert [line for line in answer.err.split("\n") if not line.isprintable()] == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["sweep", "pipe"],
+        ["run", "--recipe", "pipe"],
+        ["run", *QUICK, "--method", "naive", "--weights", "pipe"],
+        ["search", *QUICK, "--method", "md", "--memory", "20", "--write", "pipe"],
+        ["info", "pipe"],
+        ["learn", "images", "--out", "pipe"],
+        ["runs", "--export", "pipe.csv"],
+        ["report", "--reproduction", "pipe"],
+    ],
+)
+def test_a_pipe_in_place_of_a_file(server: Server, words: list[str], tmp_path: Path) -> None:
+    """Nobody writes to it, so that to read it would never end; nor is it replaced."""
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    shutil.copy(next(Path("results").glob("*.jsonl")), runs)
+    pipes = [tmp_path / "pipe", tmp_path / "pipe.csv"]
+    for pipe in pipes:
+        os.mkfifo(pipe)
+    answer = server.run(*words, cwd=str(tmp_path))
+    assert answer.returncode == 2, answer.stderr
+    assert answer.stderr.startswith("mdcg: ")
+    assert all(pipe.is_fifo() for pipe in pipes)
 
 
 @pytest.mark.parametrize(

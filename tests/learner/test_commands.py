@@ -115,7 +115,7 @@ def answers(cli: Cli, *words: object) -> list[dict[str, Any]]:
     return found
 
 
-def test_predict_is_what_the_learner_says(cli: Cli, model: Path, pets: Path) -> None:
+def test_predict_is_what_the_learner_says(cli: Cli, model: Path, pets: Path, tmp_path: Path) -> None:
     """As lines, as CSV and as JSON, of files and folders, and of a folder of folders."""
     files = images_in(pets)
     learner = mdcg.Learner.load(model)
@@ -139,8 +139,11 @@ def test_predict_is_what_the_learner_says(cli: Cli, model: Path, pets: Path) -> 
     everything = answers(cli, model, files[0], "--top", 99)[0]["classes"]
     assert sorted(one["class"] for one in everything) == sorted(names)
     assert sum(one["probability"] for one in everything) == pytest.approx(1, abs=1e-5)
-    header = cli("predict", model, files[0], "--csv").out.splitlines()[0]
+    odd = tmp_path / "\x1b[31m=.png"
+    odd.write_bytes(files[0].read_bytes())
+    header, line = cli("predict", model, odd, "--csv").out.splitlines()
     assert header == "path,class,probability"
+    assert line.startswith(f"{tmp_path}/�[31m=.png,")
 
 
 def test_predict_skips_what_cannot_be_read(cli: Cli, model: Path, pets: Path) -> None:

@@ -235,6 +235,8 @@ def test_nothing_else_is_read_or_run(tmp_path: Path) -> None:
     for place in (tmp_path / "nowhere", tmp_path):
         with pytest.raises(MdcgError, match=r"cannot read the weights .*; give the path"):
             WeightsFile.of(place)
+    with pytest.raises(MdcgError, match=r"'~nobody-here/x' is not a usable path .*; give that of a file"):
+        WeightsFile.of("~nobody-here/x")
 
 
 def test_runs_that_begin_with_weights(cli: Cli, runs: Path, tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ def bomb(inner: str, outer: str) -> str:
         ("memory: " + "9" * 5000, f"is not valid YAML ('{'9' * 40}' is no int, line 1); correct it."),
         ("memory: " + "9" * 19, "is not valid YAML (a whole number of more than 18 digits, line 1); correct it."),
         ("a: &a [*a]", "contains itself (an alias within its own anchor); correct it."),
+        ("a: " + 5000 * "[", "has lists or keys too deep in each other; make it flatter."),
+        ("a: " + 5000 * "{a: ", "has lists or keys too deep in each other; make it flatter."),
     ],
 )
 def test_refused(text: str, sentence: str, tmp_path: Path) -> None:

@@ -12,7 +12,10 @@ from mdcg.cli import train, sweep, search  # isort: skip  # noqa: F401 (each bri
 from mdcg.cli import learner, data, figure, report, runs, show  # isort: skip  # noqa: F401
 from mdcg.cli.app import app
 from mdcg.errors import MdcgError, machine_trouble
+from mdcg.files import shown
 from mdcg.terminal import say
+
+LONGEST = 2000  # letters of a sentence, in which names may be endless
 
 
 def main() -> None:
@@ -32,10 +35,10 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
     except MdcgError as error:
-        say(f"mdcg: {error}", error=True)
+        say(f"mdcg: {shown(str(error), LONGEST)}", error=True)
         raise SystemExit(2) from None
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
+        where = f"{shown(str(error.filename))}: " if error.filename else ""
         say(f"mdcg: {where}{error.strerror or error}; check the path and its permissions.", error=True)
         raise SystemExit(2) from None
     except (MemoryError, RuntimeError) as error:
@@ -50,7 +53,7 @@ class _ToStderr(logging.Handler):
     """Prints the library's messages to standard error, as sentences of this command."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        say(f"mdcg: {record.getMessage()}", error=True)
+        say(f"mdcg: {shown(record.getMessage(), LONGEST)}", error=True)
 
 
 def _log_to_stderr() -> None:

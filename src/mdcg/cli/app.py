@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,12 +14,23 @@ from typer.core import TyperGroup
 from typer.models import ArgumentInfo
 
 from mdcg import __version__
+from mdcg.terminal import plain
+
+UsageError: Any = typer.BadParameter.__mro__[1]  # which newer Typers have of their own, older ones of click
 
 # torch takes seconds to import: commands import what they use, so that help is immediate.
 
 
 class ReadableGroup(TyperGroup):
-    """A group of commands whose help has the first sentence of each, whole."""
+    """A group of commands whose help has the first sentence of each, whole, and whose errors are plain text."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with _plain_errors():
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _plain_errors():
+            return super().invoke(ctx)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         command = super().get_command(ctx, cmd_name)
@@ -29,6 +41,16 @@ class ReadableGroup(TyperGroup):
                 if argument.param_type_name == "argument":
                     argument.display_type_rich = lambda ctx: ""  # newer Typers add its type to its name
         return command
+
+
+@contextlib.contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Have an error about words on the command line repeat no word that a terminal would obey."""
+    try:
+        yield
+    except UsageError as error:
+        error.message = plain(error.message).replace("\n", " ")
+        raise
 
 
 class Commands(typer.Typer):

@@ -16,7 +16,7 @@ from mdcg.cli.options import SHARED, option, own_backbone, print_json, with_opti
 from mdcg.cli.train import stopped_explained
 from mdcg.errors import MdcgError
 from mdcg.markup import cell
-from mdcg.terminal import PlainConsole, say
+from mdcg.terminal import PlainConsole, plain, say
 
 if TYPE_CHECKING:
     from mdcg.learner import Learner
@@ -114,7 +114,7 @@ def predict(
         numbers = ["" if count == 1 else f" {rank + 1}" for rank in range(count)]
         writer.writerow(["path", *(f"{name}{number}" for number in numbers for name in ("class", "probability"))])
         for path, best in found:
-            writer.writerow([cell(path), *(cell(part) for pair in best for part in pair)])
+            writer.writerow([_cell(path), *(_cell(part) for pair in best for part in pair)])
     else:
         for path, best in found:
             say(f"{path}  " + ", ".join(f"{name} {100 * probability:.1f}%" for name, probability in best))
@@ -214,6 +214,11 @@ def _ranked(
         for path, answer in zip(paths, answers, strict=True):
             best = (-answer).argsort(kind="stable")[:top].tolist()
             yield readable(path), [(classes[place], round(float(answer[place]), 6)) for place in best]
+
+
+def _cell(value: object) -> object:
+    """A value for CSV that may be read in a terminal."""
+    return cell(plain(value) if isinstance(value, str) else value)
 
 
 def _print_json_list(items: Iterator[dict[str, Any]]) -> None:

@@ -6,6 +6,7 @@ the best ACC on the held-out images decides. The test images are never looked at
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -178,15 +179,13 @@ def chosen_recipe(keys: Mapping[str, Any], found: Sequence[SearchResult]) -> dic
 
 def check_free(file: Path) -> None:
     """Refuse a file that no search wrote."""
-    try:
-        ours = not file.exists()
-        if not ours:
-            with open_file(file) as before:
-                ours = before.read(len(MARK)) == MARK.encode()
-    except OSError:
-        ours = False
-    if not ours:
-        raise MdcgError(f"{file} is there already, and no search wrote it; give another file with --write.")
+    begins = MARK.encode()
+    if not file.exists():
+        return
+    with contextlib.suppress(OSError), open_file(file) as written:
+        if written.read(len(begins)) == begins:
+            return
+    raise MdcgError(f"{file} is there already, and no search wrote it; give another file with --write.")
 
 
 def write_recipe(file: Path, recipe: Mapping[str, Any]) -> None:

@@ -261,7 +261,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         if to not in ("onnx", "torch"):
             raise unknown("format", to, ("onnx", "torch"))
-        saved = self._known()
+        path, saved = as_file(path), self._known()
         setup, names = saved.setup, [str(name) for name in saved.classes]
         classifier = Classifier(saved.model, setup.mean, setup.std, len(names))
         (export_onnx if to == "onnx" else export_torch)(classifier, path, setup.shape, names)

@@ -18,7 +18,7 @@ from mdcg.data.given import as_array, check_class_name
 from mdcg.data.images import ImageReader, OnError
 from mdcg.draws import Ints
 from mdcg.errors import InputError, MdcgError
-from mdcg.files import shown
+from mdcg.files import check_replaceable, shown
 from mdcg.pixels.decode import ImageArray, ImageFormat, Resize
 from mdcg.saved import Label, Setup
 
@@ -156,6 +156,7 @@ def as_file(path: Path | str) -> Path:
         raise MdcgError(f"'{shown(file)}' cannot be the name of a file; choose another one.")
     if not file.name or file.is_dir():
         raise MdcgError(f"{shown(file)} is a folder; name a file to write.")
+    check_replaceable(file)
     return file
 
 

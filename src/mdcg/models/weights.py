@@ -42,7 +42,12 @@ class WeightsFile:
 
     @classmethod
     def of(cls, path: Path | str) -> WeightsFile:
-        whole = Path(path).expanduser().absolute()
+        try:
+            whole = Path(path).expanduser().absolute()
+        except RuntimeError as error:  # ~nobody
+            raise MdcgError(
+                f"'{path}' is not a usable path ({error}); give that of a file.", about="weights"
+            ) from error
         known = whole.stat() if whole.exists() else None
         return cls(whole, _digest(whole, known and (known.st_mtime_ns, known.st_size)))
 

@@ -87,12 +87,12 @@ def read_document(asked: Path | str) -> Document:
     path = find_recipe(asked)
     document = Document({}, path)
     try:
-        with open_file(path) as file:
+        with open_file(path, pipe=True) as file:
             text = file.read(LONGEST + 1)
         if len(text) > LONGEST:
             raise MdcgError(f"recipe {path} is larger than a megabyte; give a recipe, a YAML file of some lines.")
         loader = yaml.SafeLoader(text.decode("utf-8"))
-        root = loader.get_single_node()
+        root = _composed(loader, path)
         if root is not None and _count(root, {}) > MOST:
             raise MdcgError(f"recipe {path} has more than {MOST:,} values, its aliases followed; shorten it.")
         content = None
@@ -111,6 +111,13 @@ def read_document(asked: Path | str) -> Document:
         raise MdcgError(f"recipe {path} must be a list of 'key: value' lines, for instance 'scenario: digits-5'.")
     document.content.update(content)
     return document
+
+
+def _composed(loader: yaml.SafeLoader, path: Path) -> yaml.Node | None:
+    try:
+        return loader.get_single_node()
+    except RecursionError as error:
+        raise MdcgError(f"recipe {path} has lists or keys too deep in each other; make it flatter.") from error
 
 
 STRING = "tag:yaml.org,2002:str"

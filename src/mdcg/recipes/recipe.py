@@ -194,7 +194,7 @@ class Recipe(BaseModel):
     @classmethod
     def _precision(cls, value: str) -> str:
         if value not in PRECISIONS:
-            raise ValueError(str(unknown("precision", value, PRECISIONS)))
+            raise unknown("precision", value, PRECISIONS, about="precision")
         return value
 
     def document(self) -> Document:

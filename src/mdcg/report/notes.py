@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from mdcg import paper
 from mdcg.errors import MdcgError
+from mdcg.files import open_file
 from mdcg.methods.base import Preset
 from mdcg.recipes.recipe import explain
 
@@ -59,10 +60,13 @@ class Note(BaseModel):
 def read_notes(path: Path) -> Noted:
     """Read what each entry says of each cell; nothing where there is no such file."""
     try:
-        entries = yaml.safe_load(path.read_text("utf-8")) if path.exists() else []
+        entries = []
+        if path.exists():
+            with open_file(path) as file:
+                entries = yaml.safe_load(file.read().decode())
     except OSError as error:
         raise MdcgError(f"cannot read {path}: {error.strerror}; check the path.") from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: no text, or an impossible date
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: no text, or an impossible date
         raise MdcgError(f"{path} is not valid YAML ({' '.join(str(error).split())}); correct it.") from error
     if not isinstance(entries, list | None):
         raise MdcgError(f"{path} must be a list of notes, each with table, scenario, method, memory and says.")
