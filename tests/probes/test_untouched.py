@@ -183,15 +183,10 @@ def test_a_tensor_of_the_optimiser_that_gives_way_is_noticed() -> None:
         ProbeSet({"own": Touching(exchange, state)}, check=True).look(trainer, state, 0, 0)
 
 
-@pytest.mark.parametrize("method", ["md-cg", "der"])
-def test_clean_probes_pass_and_nothing_differs(method: str) -> None:
-    same_bits(toy_group(toy_dataset([20, 16, 18, 19]), method, [(0, 8, {}), (1, 11, {})], tasks=2, epochs=1))
-
-
-@pytest.mark.parametrize("method", ["replay", "der"])
-def test_in_online_streams_too(method: str) -> None:
+@pytest.mark.parametrize(("method", "online"), [("md-cg", False), ("der", True)])
+def test_clean_probes_pass_and_nothing_differs(method: str, online: bool) -> None:
     group = toy_group(toy_dataset([20, 16, 18, 19]), method, [(0, 8, {}), (1, 11, {})], tasks=2, epochs=1)
-    same_bits(replace(group, training=replace(group.training, stream=Stream(online=True))))
+    same_bits(replace(group, training=replace(group.training, stream=Stream(online=online))))
 
 
 def same_bits(group: Group) -> None:
