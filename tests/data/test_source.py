@@ -232,10 +232,11 @@ def test_a_matlab_file_that_holds_or_claims_more(tmp_path: Path, monkeypatch: py
         assert read_alone(SVHN, tmp_path) == f"{svhn.TRAIN} holds more than 1,000,000 bytes"
     unpacked = zlib.decompressobj().decompress(whole[136:])
     assert struct.unpack_from("<II4I", unpacked, 24) == (5, 16, 32, 32, 3, 500)
-    claims = zlib.compress(unpacked[:44] + struct.pack("<I", 2**31 - 1) + unpacked[48:])
-    path.write_bytes(whole[:128] + struct.pack("<II", 15, len(claims)) + claims)
-    said = f"X of {svhn.TRAIN} is uint8 of shape (32, 32, 3, 2147483647)"
-    assert read_alone(SVHN, tmp_path) == said
+    shape = f"X of {svhn.TRAIN} is uint8 of shape (32, 32, 3, 2147483647)"
+    for place, said in ((44, shape), (60, f"{svhn.TRAIN} is damaged")):  # the number of images, of bytes of pixels
+        claims = zlib.compress(unpacked[:place] + struct.pack("<I", 2**31 - 1) + unpacked[place + 4 :])
+        path.write_bytes(whole[:128] + struct.pack("<II", 15, len(claims)) + claims)
+        assert read_alone(SVHN, tmp_path) == said
 
 
 # ------------------------------------------------------------------ the machine, and the net

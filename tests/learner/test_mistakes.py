@@ -17,7 +17,7 @@ from torch import Tensor
 
 import mdcg
 from mdcg import MdcgError, saved
-from mdcg.files import locked
+from mdcg.files import NO_FILE, locked
 from mdcg.saved import VERSION, SavedModel
 from mdcg.tensors import pack, unpack
 from mdcg.testing import toy_dataset
@@ -104,12 +104,12 @@ def test_pipes_devices_and_files_without_end(cli: Cli, root: Path, model: Path, 
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "zero").symlink_to("/dev/zero")
     for name in ("pipe", "zero"):
-        said = f"{tmp_path / name}: it is a pipe or device, not a file; "
+        said = f"{tmp_path / name}: it is {NO_FILE}; "
         (found,) = everywhere(cli, tmp_path / name, root, tmp_path)
         assert found == f"mdcg: cannot read {said}check the path."
         assert "not a file" in cli("predict", model, tmp_path / name).sentence()
         assert said in cli("evaluate", model, root / "first", "--before", tmp_path / name).sentence()
-        assert said in cli("sweep", tmp_path / name, "--plan").sentence()
+        assert str(tmp_path / name) in cli("sweep", tmp_path / name, "--plan").sentence()
         new = ["learn", root / "first", "--out", tmp_path / "new.safetensors"]
         assert said in cli(*new, "--weights", tmp_path / name).err
         assert "there is no folder" in cli("learn", tmp_path / name, *new[2:]).sentence()

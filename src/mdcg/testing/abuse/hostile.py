@@ -609,7 +609,7 @@ def _zip_harm(layout: Layout, rng: random.Random, outside: Path) -> Done:
         ),
         "a bomb of another kind": lambda packed: [
             one(packed)
-            for one in (add(f"top/{name}", bytes(SEGMENT), compress_type=method), say(CENTRAL, 24, "<I", 9, 1.0))
+            for one in (add(f"top/{name}", bytes(10**7), compress_type=method), say(CENTRAL, 24, "<I", 9, 1.0))
         ],
         f"a file compressed by {method}": add(f"top/{name}", bytes(10**6), compress_type=method),
         f"a file named {odd!r}": add(f"top/{odd}", b"here"),
