@@ -13,12 +13,13 @@ from mdcg.testing.abuse.__main__ import PARTS, main
 from mdcg.testing.abuse.campaign import Failure, Part, attempt
 from mdcg.testing.abuse.damage import MISSING, ByteEdit, Edit, Edited, read_damaged
 
-FEW = {"mutate": 40}
+FEW = {"mutate": 40, "commands": 6, "recipes": 8}
 SEED = 19
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_a_few_trials(part: str) -> None:
+def test_a_few_trials(part: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    monkeypatch.setattr(Part, "server", lambda _: request.getfixturevalue("server"))  # one for all parts
     found = attempt(PARTS[part], range(FEW[part]), SEED)
     assert [str(failure) for failure in found.failures] == []
     if found.not_tried:

@@ -8,9 +8,11 @@ import sys
 from collections.abc import Sequence
 
 from mdcg.testing.abuse.campaign import Outcome, Part, attempt
+from mdcg.testing.abuse.grammar import Commands
 from mdcg.testing.abuse.mutate import Mutate
+from mdcg.testing.abuse.recipes import Recipes
 
-PARTS: dict[str, type[Part]] = {part.name: part for part in (Mutate,)}
+PARTS: dict[str, type[Part]] = {part.name: part for part in (Mutate, Commands, Recipes)}
 WIDTH = max(map(len, PARTS))
 
 
