@@ -14,7 +14,8 @@ from mdcg.testing.abuse.campaign import Failure, Part, attempt
 from mdcg.testing.abuse.damage import MISSING, ByteEdit, Edit, Edited, read_damaged
 from mdcg.testing.forked import Server
 
-FEW = {"kill": 1, "kill-at": 1, "mutate": 8, "images": 2, "archives": 3, "faults": 3, "together": 1, "ray": 0}
+FEW = {"kill": 1, "kill-at": 1, "mutate": 8, "commands": 6, "recipes": 8, "images": 2, "archives": 3, "faults": 3}
+FEW |= {"together": 1, "ray": 0}
 SEED = 19
 
 
