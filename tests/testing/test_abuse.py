@@ -13,11 +13,12 @@ from mdcg.testing.abuse.__main__ import PARTS, main
 from mdcg.testing.abuse.campaign import Failure, Part, attempt
 from mdcg.testing.abuse.damage import MISSING, ByteEdit, Edit, Edited, read_damaged
 
-FEW = {"mutate": 40}
+FEW = {"mutate": 40, "together": 2, "browser": 4}
+SLOW = {"together", "browser"}  # even few
 SEED = 19
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in PARTS])
 def test_a_few_trials(part: str) -> None:
     found = attempt(PARTS[part], range(FEW[part]), SEED)
     assert [str(failure) for failure in found.failures] == []

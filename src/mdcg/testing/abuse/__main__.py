@@ -7,11 +7,12 @@ import os
 import sys
 from collections.abc import Sequence
 
+from mdcg.testing.abuse.browser import Browser
 from mdcg.testing.abuse.campaign import Outcome, Part, attempt
 from mdcg.testing.abuse.mutate import Mutate
 from mdcg.testing.abuse.together import Together
 
-PARTS: dict[str, type[Part]] = {part.name: part for part in (Mutate, Together)}
+PARTS: dict[str, type[Part]] = {part.name: part for part in (Mutate, Together, Browser)}
 WIDTH = max(map(len, PARTS))
 
 
