@@ -14,29 +14,28 @@ from mdcg.testing.abuse.campaign import Failure, Part, attempt
 from mdcg.testing.abuse.damage import MISSING, ByteEdit, Edit, Edited, read_damaged
 from mdcg.testing.forked import Server
 
-FEW = {"kill": 1, "kill-at": 1, "mutate": 8, "commands": 6, "recipes": 8, "images": 2, "archives": 3, "faults": 3}
-FEW |= {"together": 1, "ray": 0}
+FEW = {"kill-at": 1, "mutate": 8, "commands": 6, "recipes": 8, "images": 2, "archives": 3, "faults": 3}
+SLOW = {"kill": 4, "together": 2, "browser": 4, "ray": 1}  # even few
 SEED = 19
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_a_few_trials(part: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("part", [*FEW, *(pytest.param(part, marks=pytest.mark.slow) for part in SLOW)])
+def test_a_few_trials(
+    part: str, server: Server, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    if part == "ray":
+        request.getfixturevalue("all_digits")  # as Ray's processes have them
     monkeypatch.setattr(Part, "server", lambda _: server)  # which is there already
-    found = attempt(PARTS[part], range(FEW[part]), SEED)
+    count = (FEW | SLOW)[part]
+    found = attempt(PARTS[part], range(count), SEED)
     assert [str(failure) for failure in found.failures] == []
     if found.not_tried:
         pytest.skip(found.not_tried)
-    assert found.trials == FEW[part]
+    assert found.trials == count
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("all_digits")  # as Ray's processes have them
-def test_a_cluster_loses_something() -> None:
-    found = attempt(PARTS["ray"], range(1), SEED)
-    if found.not_tried:
-        pytest.skip(found.not_tried)
-    assert [str(failure) for failure in found.failures] == []
-    assert found.trials == 1
+def test_every_part_is_tried() -> None:
+    assert (FEW | SLOW).keys() == PARTS.keys()
 
 
 class Odd(Part):

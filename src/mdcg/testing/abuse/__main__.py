@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from mdcg.testing.abuse.browser import Browser
 from mdcg.testing.abuse.campaign import Outcome, Part, attempt
 from mdcg.testing.abuse.faults import Faults
 from mdcg.testing.abuse.grammar import Commands
@@ -18,7 +19,8 @@ from mdcg.testing.abuse.recipes import Recipes
 from mdcg.testing.abuse.together import Together
 
 PARTS: dict[str, type[Part]] = {
-    part.name: part for part in (Kill, KillAt, Mutate, Commands, Recipes, Images, Archives, Faults, Together, Nodes)
+    part.name: part
+    for part in (Kill, KillAt, Mutate, Commands, Recipes, Images, Archives, Faults, Together, Browser, Nodes)
 }
 WIDTH = max(map(len, PARTS))
 

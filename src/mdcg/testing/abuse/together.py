@@ -91,7 +91,6 @@ class Together(Part):
             (record.spec.scenario, record.spec.method, record.spec.seed): path.name
             for path, record in Store(self._whole).records()
         }
-        write_made(Sweep.of(Document({**_recipe(["md"]), "memory": 30, "seeds": [*range(MANY)]}), out=self._made))
 
     def trial(self, number: int, rng: random.Random) -> Failure | None:
         made = MANY if number % 5 == 4 else FEW
@@ -225,8 +224,11 @@ class Together(Part):
         """Make a folder of finished runs; the results of those that were made, by name."""
         for name in there:
             shutil.copytree(self._whole / name, runs / name)
-        for folder in sorted(self._made.iterdir())[:made]:
-            shutil.copytree(folder, runs / folder.name)
+        asked = {**_recipe(["md"]), "memory": 30, "seeds": [*range(made)]}
+        sweep = Sweep.of(Document(asked), out=self._made / str(made))
+        if not sweep.context.out.exists():
+            write_made(sweep)
+        shutil.copytree(sweep.context.out, runs, dirs_exist_ok=True)
         return {path.parent.name: path.read_bytes() for path in runs.glob(f"*_md_*/{RESULT}")}
 
     def _lost(
