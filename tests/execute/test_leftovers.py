@@ -78,7 +78,7 @@ def test_a_checkpoint_that_cannot_be_read_for_now_is_kept(tmp_path: Path, monkey
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save({}, HEADER)
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", trouble(errno.EIO))
+        patch.setattr("mdcg.train.checkpoint.open_file", trouble(errno.EIO))
         with pytest.raises(MachineError, match="Input/output error; check the disk"):
             checkpoints.newest()
     assert checkpoints.newest() is not None

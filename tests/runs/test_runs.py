@@ -236,7 +236,7 @@ def test_mistakes_get_one_sentence(cli: Cli, several: Path, tmp_path: Path) -> N
         assert told in cli("runs", *words, "--out", several).sentence()
     assert "there is no folder" in cli("runs", "--out", tmp_path / "nowhere").sentence()
     (tmp_path / "file.csv").mkdir()
-    assert "cannot write" in cli("runs", "--out", several, "--export", tmp_path / "file.csv").sentence()
+    assert "is a folder; name a file" in cli("runs", "--out", several, "--export", tmp_path / "file.csv").sentence()
     (tmp_path / "none").mkdir()
     assert "no finished run" in cli("runs", "set.lam<3", "--out", tmp_path / "none").out
 

@@ -128,7 +128,7 @@ def _limited(kind: int, smallest: int, largest: int) -> Fault:
 
 
 def _little_memory(work: Disturbed, name: str, place: Path, rng: random.Random) -> Told:
-    """Some megabytes more than the process has when it begins."""
+    """Memory for a few megabytes more than the process has when it begins."""
     more = rng.randint(1, 400)
     return f", {more} MB", _answered(work, name, place, partial(_limit_memory, more))
 
@@ -139,7 +139,7 @@ def _limit_memory(more: int) -> None:
 
 
 def _closed_streams(work: Disturbed, name: str, place: Path, rng: random.Random) -> Told:
-    """As job runners close them."""
+    """Streams that are closed from the start, as job runners close them."""
     closed = rng.choice(("<&-", ">&-", "2>&-", ">&- 2>&-", "<&- 2>&-", "<&- >&- 2>&-"))
     return f" {closed}", _started(name, place, ["sh", "-c", f'exec "$@" {closed}', "sh"], heard="2" not in closed)
 
@@ -197,7 +197,7 @@ def _plain_locale(work: Disturbed, name: str, place: Path, rng: random.Random) -
 
 
 def _other_processes(work: Disturbed, name: str, place: Path, rng: random.Random) -> Told:
-    """The same command at the same time in another process namespace, where processes have other numbers."""
+    """Two of one command at a time, one in another process namespace, where processes have other numbers."""
     process = work.start(name, place, often_saved)
     wrong = _started(name, place, ["unshare", "--pid", "--fork"] if _may_unshare() else [])
     _, errors = process.communicate(TIMEOUT)

@@ -55,7 +55,7 @@ class Harm(Generic[Made]):
 
 
 def limited(memory: int, records: Sequence[DatasetRecord] = ()) -> None:
-    """To be called before a command: it then has little memory, and takes archives of these records unhashed."""
+    """Prepare a process for a command: it then has little memory, and takes archives of these records unhashed."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
@@ -637,7 +637,7 @@ CENTRAL, END = b"PK\1\2", b"PK\5\6"  # what an entry of a zip archive's list beg
 
 
 def _put(mark: bytes, place: int, form: str, number: int, which: float, content: bytes) -> bytes:
-    """Some content with a number in it replaced, behind one of the marks."""
+    """Content with a number in it replaced, behind one of the marks."""
     starts = [found.start() + place for found in re.finditer(re.escape(mark), content)]
     if not starts:
         return content
