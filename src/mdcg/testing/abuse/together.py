@@ -33,7 +33,7 @@ from mdcg.testing.made import write_made
 
 AT_ONCE = 8
 FEW, MANY = 12, 200  # made runs that are there beforehand; many in every fifth trial
-METHODS, SEEDS = ("naive", "replay", "er-ace"), range(4)
+METHODS, SEEDS, IMAGES_SEEDS = ("naive", "replay", "er-ace"), range(4), range(2)
 SHORT = ["--epochs", 1, "--memory", 20]
 SMALL = ["--backbone", "smallconv", "--image-size", 8]
 PROBE = "drift"
@@ -123,18 +123,17 @@ class Together(Part):
 
     def _train(self, rng: random.Random) -> Given:
         anew = ["--fresh"] * (rng.random() < 0.2)
-        kind = rng.choice(("run", "run", "compare", "sweep", "folder"))
-        seeds = sorted(rng.sample(SEEDS, rng.randint(1, len(SEEDS))))
-        if kind == "folder":
-            words = [*self._of_images(), "--seeds", rng.choice(("0", "1", "0,1")), *anew]
-            return _given(words, self._needed(f"folder:{self._images}-2", ["naive"], _listed(words[-1 - len(anew)])))
+        kind = rng.choice(("run", "run", "compare", "sweep", "images"))
         if kind == "sweep":
-            words = ["sweep", self._recipe, "--out", "runs", *anew]
-            return _given(words, self._needed("digits-2", METHODS, SEEDS))
+            return _given(["sweep", self._recipe, "--out", "runs", *anew], self._needed("digits-2", METHODS, SEEDS))
+        among = IMAGES_SEEDS if kind == "images" else SEEDS
+        seeds = sorted(rng.sample(among, rng.randint(1, len(among))))
+        told = ["--seeds", _several(seeds), "--members", rng.choice((1, 2, 8)), *anew]
+        if kind == "images":
+            return _given([*self._of_images(), *told], self._needed(f"folder:{self._images}-2", ["naive"], seeds))
         methods = rng.sample(METHODS, 1 if kind == "run" else rng.randint(2, len(METHODS)))
-        named = ["--method" if kind == "run" else "--methods", ",".join(methods)]
-        told = ["--seeds", ",".join(map(str, seeds)), "--members", rng.choice((1, 2, 8))]
-        words = [kind, "--scenario", "digits-2", *named, *told, *SHORT, "--out", "runs", *anew]
+        named = ["--method" if kind == "run" else "--methods", _several(methods)]
+        words = [kind, "--scenario", "digits-2", *named, *SHORT, "--out", "runs", *told]
         return _given(words, self._needed("digits-2", methods, seeds))
 
     def _show(self, rng: random.Random) -> Given:
@@ -155,7 +154,7 @@ class Together(Part):
     def _figure(self, rng: random.Random) -> Given:
         name, methods = rng.choice((("forgetting", METHODS[:2]), (PROBE, METHODS[1:])))
         seeds = rng.choice(((0,), (0, 1)))
-        told = ["--methods", ",".join(methods), "--seeds", ",".join(map(str, seeds)), *SHORT]
+        told = ["--methods", _several(methods), "--seeds", _several(seeds), *SHORT]
         words = ["figure", name, "--scenario", "digits-2", *told, "--runs", "runs", "--out", "figures"]
         return _given(words, self._needed("digits-2", methods, seeds))
 
@@ -166,7 +165,7 @@ class Together(Part):
         """The commands that need every run, and the model."""
         return [
             ["sweep", self._recipe, "--out", "runs"],
-            [*self._of_images(), "--seeds", "0,1"],
+            [*self._of_images(), "--seeds", _several(IMAGES_SEEDS)],
             self._learning(),
         ]
 
@@ -255,8 +254,8 @@ class Together(Part):
         return None
 
     def _afterwards(self, place: Path, before: dict[str, bytes], killed: Iterable[Given]) -> str | None:
-        """What is wrong after what was killed is given again, and all is asked for, one command after the other."""
-        for words in [*(one.again() for one in killed), *self._all()]:
+        """What is wrong after all is asked for, and what was killed is given again, one command after the other."""
+        for words in [*self._all(), *(one.again() for one in killed)]:
             done = _run(self._server, words, place, place / "cache")
             if done.returncode or _unexpected(done.stderr):
                 return f"afterwards '{' '.join(done.args)}' ended with code {done.returncode}: {done.stderr}"
@@ -277,8 +276,8 @@ def _given(words: Iterable[object], needs: Runs = frozenset(), may_miss: bool = 
     return Given(tuple(map(str, words)), needs, may_miss=may_miss)
 
 
-def _listed(text: object) -> list[int]:
-    return [int(word) for word in str(text).split(",")]
+def _several(values: Iterable[object]) -> str:
+    return ",".join(map(str, values))
 
 
 def _recipe(methods: Iterable[str]) -> dict[str, Any]:
@@ -306,10 +305,9 @@ def _unreadable(given: Given, output: str, place: Path) -> str | None:
             json.loads(output)
         if "all.csv" in given.words:
             list(csv.DictReader((place / "all.csv").read_text("utf-8").splitlines()))
-        if given.words[0] == "report" and not (place / "report" / "index.html").read_text("utf-8").endswith(
-            "</html>\n"
-        ):
-            return "its page is cut short"
+        if given.words[0] == "report":
+            page = (place / "report" / "index.html").read_text("utf-8")
+            return None if page.endswith("</html>\n") else "its page is cut short"
     except (OSError, ValueError, csv.Error) as error:
         return f"what it wrote cannot be read: {error}"
     return None
