@@ -137,6 +137,8 @@ class Server:
 
         self._commands += 1
         output, errors = (self._files / f"{self._commands}.{name}" for name in ("out", "err"))
+        for file in (output, errors):
+            file.touch()  # it may be killed before it opens them
         cwd = changed.pop("cwd", None) or str(Path.cwd())
         texts = [str(word) for word in words]
         command = Command(texts, os.environ | changed, cwd, str(output), str(errors), torch.get_num_threads(), before)
