@@ -487,6 +487,13 @@ def test_a_run_that_diverges(cli: Cli, runs: Path) -> None:
     assert not list((runs / ".groups").iterdir())
 
 
+@pytest.mark.parametrize(("backbone", "told"), [("json:loads", "the JSON object"), ("sys:exit", "it called")])
+def test_a_backbone_that_cannot_be_built(cli: Cli, runs: Path, backbone: str, told: str) -> None:
+    sentence = cli("run", *QUICK, "--method", "naive", "--out", runs, "--backbone", backbone).sentence()
+    assert f"the backbone's factory failed when called with the number of channels, 1: {told}" in sentence
+    assert sentence.endswith("; correct it.")
+
+
 @pytest.mark.parametrize("option", ["--lr", "--backbone-lr", "--head-lr", "--weight-decay", "--clip"])
 def test_numbers_beyond_those_of_float32(cli: Cli, runs: Path, option: str) -> None:
     answer = cli("run", *QUICK, "--method", "naive", option, "3.5e38", "--out", runs)

@@ -547,6 +547,8 @@ PARAMETERS = [
     (["--lr", "0"], "'lr' is wrong"),
     (["--lr", "nan"], "'lr' is wrong"),
     (["--lr", "inf"], "'lr' is wrong"),
+    (["--lr", "1e308"], "'lr' is wrong"),
+    (["--backbone-lr", "1e308"], "'backbone_lr' is wrong"),
     (["--momentum", "1"], "'momentum' is wrong"),
     (["--backbone-lr", "nan"], "'backbone_lr' is wrong"),
     (["--image-size", "3"], "'image_size' is wrong"),

@@ -19,7 +19,7 @@ from mdcg.errors import MdcgError, unknown
 from mdcg.methods import METHODS
 from mdcg.methods.base import Passes, Value
 from mdcg.models import HEADS
-from mdcg.recipes.recipe import check_head, explain, resolve_settings
+from mdcg.recipes.recipe import LARGEST, check_head, explain, resolve_settings
 from mdcg.saved import SavedModel, Setup
 
 FIXED = ("method", "head", "backbone", "seed")  # once something is learned
@@ -41,7 +41,7 @@ class Params(BaseModel):
     head: str | None
     backbone: str | None
     weights: Path | None
-    backbone_lr: float | None = Field(ge=0)
+    backbone_lr: float | None = Field(ge=0, le=LARGEST)
     image_size: int | None = Field(ge=4, le=1024)
     resize: Literal["crop", "fit", "squash"]
     flip: bool
@@ -49,7 +49,7 @@ class Params(BaseModel):
     padding: int | None = Field(ge=0, le=1024)
     epochs: int | None = Field(ge=1, le=100_000)
     batch_size: int = Field(ge=2, le=100_000)
-    lr: float = Field(gt=0)
+    lr: float = Field(gt=0, le=LARGEST)
     momentum: float = Field(ge=0, lt=1)
     passes: Passes
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp64"]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from mdcg.errors import MdcgError
+from mdcg.errors import FOREIGN, MdcgError, reason_of
 
 
 class Stacked(nn.Module):
@@ -123,9 +123,10 @@ def initialised(factory: Callable[[int], nn.Module], channels: int, seed: int) -
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module = factory(channels)
-    except Exception as error:  # whatever a user's function may raise
+    except FOREIGN as error:
         raise MdcgError(
-            f"the backbone's factory failed when called with the number of channels, {channels}: {error}"
+            f"the backbone's factory failed when called with the number of channels, {channels}: {reason_of(error)}; "
+            "correct it."
         ) from error
     if not isinstance(module, nn.Module):
         raise MdcgError(f"the backbone's factory must return an nn.Module, not {type(module).__name__}.")
