@@ -141,9 +141,9 @@ def test_predict_is_what_the_learner_says(cli: Cli, model: Path, pets: Path, tmp
     assert sum(one["probability"] for one in everything) == pytest.approx(1, abs=1e-5)
     odd = tmp_path / "\x1b[31m=.png"
     odd.write_bytes(files[0].read_bytes())
-    header, row = cli("predict", model, odd, "--csv").out.splitlines()
+    header, line = cli("predict", model, odd, "--csv").out.splitlines()
     assert header == "path,class,probability"
-    assert row.startswith(f"{tmp_path}/�[31m=.png,")
+    assert line.startswith(f"{tmp_path}/�[31m=.png,")
 
 
 def test_predict_skips_what_cannot_be_read(cli: Cli, model: Path, pets: Path) -> None:
