@@ -14,9 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
+from mdcg import files
 from mdcg.errors import Busy, MachineError, MdcgError
-from mdcg.files import atomic_file, is_locked, locked, opened, remove_partial, write_atomic
+from mdcg.files import LOCK, atomic_file, is_locked, locked, open_file, remove_folder, remove_partial, write_atomic
 from mdcg.runs.store import Store
 
 
@@ -250,6 +252,25 @@ def test_a_folder_is_held_once_even_by_one_process(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize("removed", [False, True])
+def test_who_just_looks_keeps_nobody_out(removed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a folder is locked is found out by locking it for a moment; and who held it may remove it at the end."""
+    monkeypatch.setattr(files, "PATIENCE", 60.0)
+    folder, lock = tmp_path / "held", FileLock(tmp_path / "held" / LOCK, thread_local=False)
+    lock.acquire()
+
+    def let_go() -> None:
+        if removed:
+            remove_folder(folder)
+        lock.release()
+
+    ending = threading.Timer(0.05, let_go)
+    ending.start()
+    with locked(folder):
+        assert is_locked(folder)
+    ending.join()
+
+
 def test_asking_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not is_locked(tmp_path)
     assert not is_locked(tmp_path / "missing")
@@ -288,10 +309,10 @@ def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     for path in (pipe, Path("/dev/zero")):
         with pytest.raises(OSError, match="it is a pipe, a socket or a device"):
-            opened(path)
+            open_file(path)
     with pytest.raises(IsADirectoryError):
-        opened(tmp_path)
-    with opened(pipe, pipe=True) as nobody:
+        open_file(tmp_path)
+    with open_file(pipe, pipe=True) as nobody:
         assert nobody.read() == b""
 
 
@@ -306,7 +327,7 @@ def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
         os.write(writer, b"slow")
         os.close(writer)
 
-    with opened(pipe, pipe=True) as file:
+    with open_file(pipe, pipe=True) as file:
         os.close(both)
         threading.Timer(0.05, write).start()
         assert file.read() == b"slow"
@@ -334,7 +355,10 @@ def test_full_disk(tmp_path: Path) -> None:
 
 
 def test_no_pickle_is_read() -> None:
-    """Nothing in the package can unpickle: the module is never touched, and torch.load reads tensors alone."""
+    """Nothing in the package unpickles a file: the module is never touched, and torch.load reads tensors alone.
+
+    Ray, which serialises jobs between the processes of a cluster that one trusts, does so by itself.
+    """
     source = Path(sys.modules["mdcg"].__file__ or "").parent
     for file in source.rglob("*.py"):
         text = file.read_text()

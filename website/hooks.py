@@ -14,7 +14,12 @@ from website import notebooks, python, reference
 
 ROOT = Path(__file__).parents[1]
 #: Pages that are files outside docs/, by their place in the repository.
-OUTSIDE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+OUTSIDE = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
+}
 NOTEBOOKS = {
     f"examples/{path.name}": f"tutorials/{path.stem}.md" for path in sorted((ROOT / "examples").glob("*.ipynb"))
 }

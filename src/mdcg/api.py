@@ -289,12 +289,14 @@ def run(
     quiet: bool = False,
     log: Sequence[str | Tracker] = (),
     probes: Sequence[str] = (),
+    check_probes: bool = False,
     **asked: Unpack[RunOptions],
 ) -> Result:
     """Train one method for each seed, or take up the runs that are already there.
 
     `set` are settings of the method or head; `log` names trackers, for instance ["tensorboard"], or gives your own;
-    `probes` names what to measure as it trains, see `Result.measured`. Without `pixels` the model's file keeps no
+    `probes` names what to measure as it trains, see `Result.measured`; with `check_probes` one that changes anything
+    is an error. Without `pixels` the model's file keeps no
     images, and a `Learner` that is loaded from it can learn no more.
 
     >>> import mdcg, tempfile
@@ -303,7 +305,8 @@ def run(
     (2, 2, 2)
     """
     keys = {"scenario": scenario, "method": method, "memory": memory, "set": set, **asked}
-    sweep = _sweep(keys, seeds, quiet, members=members, fresh=fresh, pixels=pixels, log=log, probes=probes)
+    how = {"members": members, "fresh": fresh, "pixels": pixels, "log": log}
+    sweep = _sweep(keys, seeds, quiet, probes=probes, check_probes=check_probes, **how)
     if len(sweep.cells) > 1:
         raise MdcgError(
             "mdcg.run takes one method, one memory size and one value of each setting; for several see mdcg.compare."
@@ -326,6 +329,7 @@ def compare(
     quiet: bool = False,
     log: Sequence[str | Tracker] = (),
     probes: Sequence[str] = (),
+    check_probes: bool = False,
     **asked: Unpack[RunOptions],
 ) -> Comparison:
     """Train several methods, with several memory sizes or settings set={"lam": [0.1, 1]}: a result for each.
@@ -338,7 +342,8 @@ def compare(
     ['naive', 'replay']
     """
     keys = {"scenario": scenario, "methods": methods, "method": method, "memory": memory, "set": set, **asked}
-    sweep = _sweep(keys, seeds, quiet, members=members, fresh=fresh, pixels=pixels, log=log, probes=probes)
+    how = {"members": members, "fresh": fresh, "pixels": pixels, "log": log}
+    sweep = _sweep(keys, seeds, quiet, probes=probes, check_probes=check_probes, **how)
     return results_of(sweep, quiet)
 
 
@@ -402,12 +407,13 @@ def _listed(seeds: Iterable[int] | str | int) -> list[int] | str | int:
 
 def results_of(sweep: Sweep, quiet: bool = False) -> Comparison:
     """Train a sweep to its end, what failed before too: a result for each cell, or the error that says why not."""
-    undone = sweep.run(retry=True, quiet=quiet)
+    undone, context = sweep.run(retry=True, quiet=quiet), sweep.context
+    settings = of_sweep(sweep)
+    undone = undone or Undone(left=sweep.gone({run.spec.name for setting in settings for run in setting.runs}))
     if undone:
         raise _error(undone)
-    context = sweep.context
     return Comparison(
-        {setting.label: Result(setting, context.out, context.dataset(setting.spec)) for setting in of_sweep(sweep)}
+        {setting.label: Result(setting, context.out, context.dataset(setting.spec)) for setting in settings}
     )
 
 

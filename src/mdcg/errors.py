@@ -57,8 +57,14 @@ def machine_trouble(error: BaseException | None) -> MachineError | None:
 
     >>> print(machine_trouble(OSError(errno.EMFILE, "Too many open files", "a.json")))
     a.json: Too many open files; allow more open files (ulimit -n), or let fewer runs train together (--members).
+    >>> print(machine_trouble(MemoryError()))
+    memory has run out; close other programs, or use fewer or smaller images.
     >>> machine_trouble(FileNotFoundError(errno.ENOENT, "No such file or directory"))
     """
+    if isinstance(error, MemoryError):  # not where it is but the reason: training that does not fit says so itself
+        return MachineError("memory has run out; close other programs, or use fewer or smaller images.")
+    if isinstance(error, RuntimeError) and "start new thread" in str(error):  # Python's words, where no memory is left
+        return MachineError("no thread can be started; close other programs, or allow more (ulimit -u, ulimit -v).")
     while error is not None:
         if isinstance(error, MachineError):
             return error

@@ -19,11 +19,11 @@ import stat
 import sys
 import warnings
 from collections.abc import Iterator
-from io import BufferedRandom
+from io import BufferedRandom, BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 
 from mdcg.errors import TROUBLE, Busy, MachineError, MdcgError
 
@@ -42,6 +42,7 @@ NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}  # what
 READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # no links, no waiting for a pipe
 NO_FILE = "a pipe, a socket or a device"
 TRIES = 100  # to make a file, while others tidy up beside it
+PATIENCE = 0.2  # seconds to wait for a lock: who just looks whether a folder is locked holds it for a moment
 
 
 @contextlib.contextmanager
@@ -184,7 +185,7 @@ def unlink_link(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def opened(path: Path, pipe: bool = False) -> BinaryIO:
+def open_file(path: Path, pipe: bool = False) -> BufferedReader:
     """Open a file to read it; an OSError where it is none, for a device may be endless, and a pipe without a writer.
 
     A `pipe` may be allowed, as of `mdcg sweep <(make-recipe)`: one that nobody writes to is empty.
@@ -238,12 +239,9 @@ def locked(folder: Path) -> Iterator[None]:
 
     On a disk without locks this is said, once, and nothing is locked.
     """
-    lock, owner = FileLock(folder / LOCK, timeout=0), folder / OWNER
+    lock, owner = FileLock(folder / LOCK, timeout=PATIENCE), folder / OWNER
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        unlink_link(folder / LOCK)
-        with _quiet():
-            lock.acquire()
+        _acquire(lock, folder)
     except Timeout:
         raise Busy(f"{folder} is in use by {_name(owner)}; wait for it to end, or choose another folder.") from None
     except OSError as error:
@@ -259,6 +257,28 @@ def locked(folder: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):
             owner.unlink()
         lock.release()
+
+
+def _acquire(lock: BaseFileLock, folder: Path) -> None:
+    for last in (*(TRIES - 1) * (False,), True):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            unlink_link(folder / LOCK)
+            with _quiet():
+                lock.acquire()
+            return
+        except FileNotFoundError:  # who had it before has just removed it
+            if last:
+                raise
+
+
+def remove_owner(folder: Path) -> None:
+    """Remove the name of who had locked a folder, where a kill has left it: nobody holds the folder any longer."""
+    lock, owner = folder / LOCK, folder / OWNER
+    if lock.is_symlink() or not (lock.exists() and owner.exists()):
+        return
+    with contextlib.suppress(OSError, Timeout), _quiet(), FileLock(lock, timeout=0):
+        owner.unlink()
 
 
 def _quiet() -> contextlib.AbstractContextManager[object]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what it begins with, for a spreadsheet
+FORMULA = re.compile(r"[\s\x00-\x1f]*[-=+@]|[\t\r]")  # what begins like this is one, for some spreadsheet
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,12 @@ def _cell(content: object) -> str:
 def cell(value: object) -> object:
     """A value for a CSV file: text that a spreadsheet would take for a formula gets an apostrophe before it.
 
-    >>> cell("=1+1"), cell("-x"), cell("cat"), cell(-1.5)
-    ("'=1+1", "'-x", 'cat', -1.5)
+    A carriage return becomes a line feed: Python's writer does not quote it, and a reader takes it for a line's end.
+
+    >>> cell("=1+1"), cell(" -x"), cell("cat"), cell(-1.5)
+    ("'=1+1", "' -x", 'cat', -1.5)
     """
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+    if not isinstance(value, str):
+        return value
+    text = value.replace("\r\n", "\n").replace("\r", "\n")
+    return f"'{text}" if FORMULA.match(value) else text

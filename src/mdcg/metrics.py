@@ -23,9 +23,9 @@ def accuracy_matrix(correct: npt.ArrayLike, total: npt.ArrayLike, tasks: Sequenc
     """
     hits, counts = np.asarray(correct, np.float64), np.asarray(total, np.float64)
     R = np.full((len(tasks), len(tasks)), np.nan)
-    for j, classes in enumerate(tasks):
-        own = list(classes)
-        with np.errstate(invalid="ignore"):  # of a task without images to evaluate on nothing can be said: NaN
+    with np.errstate(invalid="ignore"):  # of a task without images to evaluate on nothing can be said: NaN
+        for j, classes in enumerate(tasks):
+            own = list(classes)
             R[j:, j] = 100 * hits[j:, own].sum(1) / counts[own].sum()
     return R
 

@@ -19,13 +19,13 @@ from pydantic import AfterValidator, BaseModel, TypeAdapter, model_validator
 from torch import Tensor
 
 from mdcg.errors import MachineError, MdcgError
-from mdcg.files import opened, shown, write_atomic
+from mdcg.files import open_file, shown, write_atomic
 from mdcg.memory import Exemplars
 from mdcg.methods import METHODS
 from mdcg.methods.base import Passes, Value
 from mdcg.models import HEADS, Model, build_model
 from mdcg.stored import Count, Counted, NotNegative, Number, Seed, Share, Whole, plain
-from mdcg.tensors import below, check_kinds, pack, unpack
+from mdcg.tensors import below, check_kinds, content_of, pack, unpack
 from mdcg.train.augment import Pixels
 from mdcg.train.device_errors import OutOfMemory, device_errors_explained
 from mdcg.train.group import Augmentation, Group, Numbers, OptimizerName, ScheduleName, Training
@@ -247,11 +247,13 @@ class SavedModel:
     def load(cls, path: Path, backbone: str | None = None) -> SavedModel:
         """Read what `save` wrote, in this format or an older one; a `backbone` takes the place of the one it names."""
         try:
-            with opened(path) as file:
-                tensors, header = unpack(file.read())
+            with open_file(path) as file:
+                tensors, header = unpack(content_of(file))
             return _parsed(tensors, {**header, "backbone": backbone} if backbone else header)
         except OSError as error:
             raise MdcgError(f"cannot read {shown(path)}: {error.strerror}; check the path.") from error
+        except MemoryError as error:
+            raise MachineError(f"there is not enough memory to read {shown(path)}; close other programs.") from error
         except _Newer as error:
             raise MdcgError(f"{shown(path)} was written by a newer version of mdcg ({error}); update mdcg.") from error
         except MdcgError:

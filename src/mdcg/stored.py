@@ -41,7 +41,8 @@ def plain(value: Any, deepest: int = DEEPEST, finite: bool = True) -> Any:
         if deepest < 1:
             raise ValueError("lists lie too deep in each other")
         for one in value.values() if isinstance(value, dict) else value:
-            plain(one, deepest - 1, finite)
+            if type(one) not in (int, float) or not -LARGEST <= one <= LARGEST:  # of a history nearly all are
+                plain(one, deepest - 1, finite)
     elif isinstance(value, int) and abs(value) > LARGEST:
         raise ValueError("a number is too large")
     elif isinstance(value, float) and not abs(value) <= HUGE and finite:

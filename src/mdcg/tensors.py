@@ -1,4 +1,4 @@
-"""Tensors and plain values in one file: safetensors with a JSON header. Nothing is ever unpickled."""
+"""Tensors and plain values in one file: safetensors with a JSON header. No file is ever unpickled."""
 
 from __future__ import annotations
 
@@ -67,6 +67,14 @@ def write_pieces(
         assert len(after) == len(before)
         file.seek(0)
         file.write(after)
+
+
+def content_of(file: BinaryIO) -> bytes:
+    """The content of a safetensors file; ValueError where it does not begin as one, however long it is."""
+    if file.read(9)[8:] != b"{":  # the length of its header, and the header
+        raise ValueError("it does not begin as a safetensors file does")
+    file.seek(0)
+    return file.read()
 
 
 def unpack(content: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -22,6 +22,8 @@ def plain(text: str) -> str:
     >>> plain("\\x1b[31mred\\tcafé\\n")
     '�[31mred\\tcafé\\n'
     """
+    if text.isprintable():  # as nearly all of it is
+        return text
     return "".join(c if c.isprintable() or c in KEPT else "\ufffd" for c in text)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mdcg.data import DATASETS, DatasetRecord
+from mdcg.data import DATASETS, DatasetRecord, Published
 from mdcg.data.cifar import CIFAR10, CIFAR100, Cifar
 from mdcg.data.tinyimagenet import TINYIMAGENET, TinyImageNet, _digest
 
@@ -22,6 +22,13 @@ from mdcg.data.tinyimagenet import TINYIMAGENET, TinyImageNet, _digest
 def replaced(record: DatasetRecord, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another record under the name of one that is registered, for the length of a test."""
     monkeypatch.setitem(DATASETS._known, record.name, record)
+
+
+def published(record: Published, archive: Path, monkeypatch: pytest.MonkeyPatch) -> Published:
+    """The record as if this archive were the published one."""
+    made = dataclasses.replace(record, md5=hashlib.md5(archive.read_bytes()).hexdigest())
+    replaced(made, monkeypatch)
+    return made
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import hashlib
 import io
 import tarfile
@@ -16,7 +17,7 @@ from mdcg.data import cache, load, verify
 from mdcg.data.cifar import Cifar
 from mdcg.errors import MdcgError
 from mdcg.testing import check_dataset
-from tests.data.conftest import Small, replaced
+from tests.data.conftest import Small, published, replaced
 
 
 def pack(folder: Path, archive: Path) -> None:
@@ -36,11 +37,12 @@ def check_cifar(name: str, made: Cifar, train: np.ndarray, where: Path) -> None:
     assert (dataset.padding, dataset.flip) == (4, True)
 
 
-def test_cifar_from_folder_and_archive(small_cifar: Small) -> None:
+def test_cifar_from_folder_and_archive(small_cifar: Small, monkeypatch: pytest.MonkeyPatch) -> None:
     name, made, train, root = small_cifar
     check_cifar(name, made, train, root)
     check_cifar(name, made, train, root / made.folder)
     pack(root / made.folder, root / made.archive)
+    published(made, root / made.archive, monkeypatch)
     check_cifar(name, made, train, root / made.archive)
     elsewhere = root / "elsewhere"
     elsewhere.mkdir()
@@ -57,7 +59,9 @@ def test_second_start_does_not_read_the_source(small_cifar: Small, monkeypatch: 
 
 
 @pytest.mark.parametrize("as_archive", [False, True])
-def test_altered_and_truncated_files_are_named(small_cifar: Small, as_archive: bool) -> None:
+def test_altered_and_truncated_files_are_named(
+    small_cifar: Small, as_archive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name, made, _, root = small_cifar
     where = root / made.folder
     victim = where / next(iter(made.train))
@@ -66,6 +70,7 @@ def test_altered_and_truncated_files_are_named(small_cifar: Small, as_archive: b
         victim.write_bytes(damaged)
         if as_archive:
             pack(where, root / made.archive)
+            published(made, root / made.archive, monkeypatch)
         with pytest.raises(MdcgError, match=rf"{victim.name} is altered or cut short.*data get") as told:
             load(name, root / made.archive if as_archive else root)
         assert "\n" not in str(told.value)
@@ -98,15 +103,29 @@ def test_missing_file_and_missing_folder(small_cifar: Small) -> None:
         verify(name, cache.cache_folder())
 
 
-def test_truncated_archive(small_cifar: Small) -> None:
+def test_truncated_archive(small_cifar: Small, monkeypatch: pytest.MonkeyPatch) -> None:
     name, made, _, root = small_cifar
     archive = root / made.archive
     pack(root / made.folder, archive)
-    archive.write_bytes(archive.read_bytes()[: archive.stat().st_size // 2])
-    with pytest.raises(MdcgError, match="damaged or cut short"):
-        load(name, archive)
-    archive.write_bytes(b"this is no archive")
-    with pytest.raises(MdcgError, match="damaged or cut short"):
+    whole = archive.read_bytes()
+    for content in (whole[: len(whole) // 2], b"this is no archive", b"", gzip.compress(b"nor is this")):
+        archive.write_bytes(content)
+        published(made, archive, monkeypatch)
+        with pytest.raises(MdcgError, match="damaged or cut short"):
+            load(name, archive)
+
+
+def test_an_archive_is_not_read_before_its_md5_is_right(small_cifar: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, made, _, root = small_cifar
+    archive = root / made.archive
+    pack(root / made.folder, archive)  # all files are as they should be
+    monkeypatch.setattr(Cifar, "read", lambda *_: pytest.fail("it was read"))
+    for call in (load, verify):
+        with pytest.raises(MdcgError, match=f"{made.archive} is altered or cut short .its md5 is not {made.md5}"):
+            call(name, archive)
+    # Larger than it can be, it is not even hashed.
+    published(dataclasses.replace(made, largest=archive.stat().st_size - 1), archive, monkeypatch)
+    with pytest.raises(MdcgError, match=f"{made.archive} is altered or cut short"):
         load(name, archive)
 
 
@@ -116,7 +135,9 @@ def hostile_tar(path: Path, member: tarfile.TarInfo) -> None:
 
 
 @pytest.mark.parametrize("kind", ["up", "absolute", "symlink", "hardlink"])
-def test_hostile_tar_is_refused_whole(small_cifar: Small, kind: str, tmp_path: Path) -> None:
+def test_hostile_tar_is_refused_whole(
+    small_cifar: Small, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name, made, _, root = small_cifar
     member = tarfile.TarInfo(
         {"up": "cifar/../../escaped", "absolute": "/tmp/escaped-mdcg"}.get(kind, "cifar/data_batch_1.bin")
@@ -127,6 +148,7 @@ def test_hostile_tar_is_refused_whole(small_cifar: Small, kind: str, tmp_path: P
     else:
         member.size = 4
     hostile_tar(root / made.archive, member)
+    published(made, root / made.archive, monkeypatch)
     with pytest.raises(MdcgError, match="leads outside" if kind in ("up", "absolute") else "link or device"):
         load(name, root / made.archive)
     assert not list(tmp_path.parent.rglob("escaped*"))

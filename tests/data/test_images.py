@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import warnings
 import zlib
@@ -26,6 +28,8 @@ from mdcg.errors import MachineError, MdcgError
 from mdcg.files import shown
 from mdcg.pixels import decode as decoding
 from mdcg.pixels.decode import BadImage, ImageArray, Resize, ahead, decode
+from mdcg.testing.abuse.hostile import with_size
+from tests.conftest import Cli
 
 WAYS: list[Resize] = ["squash", "crop", "fit"]
 Pixels = npt.NDArray[np.int64]
@@ -378,6 +382,111 @@ def test_a_shortage_of_memory_is_no_damage(tmp_path: Path, monkeypatch: pytest.M
         reader.read([tmp_path / "a.png"])
 
 
+SHORTAGE = """
+import resource, sys
+from pathlib import Path
+from PIL import Image
+from mdcg.errors import MachineError
+from mdcg.pixels.decode import Encoded, ImageFormat, attempt
+
+attempt(Encoded("small", Path(sys.argv[1])), ImageFormat(8))  # what is taken for the first one only
+have = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+for file in map(Path, sys.argv[2:]):
+    for more in (24 * 2**20, 2**31):
+        resource.setrlimit(resource.RLIMIT_AS, (have + more, -1))
+        try:
+            print(type(attempt(Encoded(file.name, file), ImageFormat(8)).image).__name__)
+        except MachineError as error:
+            print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited as Linux does it")
+def test_decoders_that_take_a_shortage_for_damage(tmp_path: Path) -> None:
+    """WebP gets no memory to open a file, a JPEG of several passes none to keep them: both call it a bad file."""
+    plain = Image.new("RGB", (4000, 4000))
+    plain.save(tmp_path / "a.webp", quality=0, method=0)
+    plain.save(tmp_path / "b.jpg", progressive=True)
+    plain.resize((8, 8)).save(tmp_path / "small.webp")
+    files = [tmp_path / name for name in ("small.webp", "a.webp", "b.jpg")]
+    asked = [sys.executable, "-c", SHORTAGE, *map(str, files)]
+    done = subprocess.run(asked, capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    told = [f"there is not enough memory to decode {file.name}; close other programs, or make" for file in files[1:]]
+    assert [line.partition(" the image")[0] for line in done.stdout.splitlines()] == [
+        line for sentence in told for line in (sentence, "ndarray")
+    ]
+
+
+def test_webp_images_too_large_to_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow would take memory for all of their pixels before it says how many there are."""
+    files = [encoded(noise(40, 60), "WEBP"), encoded(noise(40, 60), "WEBP", lossless=True)]
+    files.append(encoded(noise(40, 60, 4), "WEBP", exif=Image.Exif()))
+    assert {content[12:16] for content in files} == {b"VP8 ", b"VP8L", b"VP8X"}
+    for content in files:
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40 * 60)
+        decoded(content, 8)
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40 * 60 - 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(Image, "open", lambda *_, **__: pytest.fail("it was opened"))
+            assert told(content).why == "too large"
+
+
+@pytest.mark.parametrize("hashed", [False, True])
+def test_trouble_of_the_machine_is_no_images_fault(
+    hashed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = save(tmp_path / "a.png")
+
+    class Unlucky(io.BytesIO):
+        trouble: Exception
+
+        def read(self, *_: object) -> bytes:
+            raise self.trouble
+
+    for error, said in (
+        (OSError(errno.EIO, "Input/output error"), "check the disk"),
+        (MemoryError(), "enough memory to decode"),
+    ):
+        Unlucky.trouble = error
+        monkeypatch.setattr(Path, "open", lambda *_: Unlucky())
+        with pytest.raises(MachineError, match=said):
+            decoding.attempt(decoding.Encoded("a", file), ImageFormat(8), hashed)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(MachineError, match="allow more open files"):
+        reader_of("skip").read([file])
+
+
+def test_files_too_large_for_an_image(tmp_path: Path) -> None:
+    with (tmp_path / "large.png").open("wb") as file:
+        file.truncate(2**41)
+    assert f"has {2**41:,} bytes, more than an image can have" in sentence(reader_of("stop").read, [file.name])
+    reader = reader_of("skip")
+    reader.read([file.name])
+    assert reader.summary() == "used 0, skipped 1: 1 too large (large.png)"
+
+
+def test_what_libtiff_says_of_damage_is_not_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    packed = encoded(Image.new("I;16", (8, 8)), "TIFF", compression="tiff_lzw")
+    assert "not a readable image" in str(told(with_size(packed, "TIFF", 900, 900)))
+    assert capfd.readouterr().err == ""
+
+
+def test_what_pillow_says_of_harmless_damage_is_not_printed(
+    tmp_path: Path, cli: Cli, recwarn: pytest.WarningsRecorder
+) -> None:
+    damaged = encoded(noise(8, 8), "JPEG", exif=b"Exif\0\0II*\0\x08\0\0\0\x09\0\x01")
+    for name in "aabb":
+        save(tmp_path / name / f"{len(list(tmp_path.rglob('*.jpg')))}.jpg").write_bytes(damaged)
+    assert cli("data", "verify", f"folder:{tmp_path}", "--image-size", 8).code == 0
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match="Corrupt EXIF data"):  # as Python does it
+        decoded(damaged, 8)
+
+
 # ------------------------------------------------------------------ threads
 
 
@@ -405,7 +514,9 @@ def test_an_error_ends_the_work() -> None:
         next(results)
 
 
-def test_of_large_images_one_is_decoded_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_of_large_images_one_is_decoded_at_a_time(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of those JPEG files that become small as they are decoded: in several passes, each takes memory for all."""
     busy, together = 0, []
     lock, upright = threading.Lock(), decoding._upright
 
@@ -422,8 +533,8 @@ def test_of_large_images_one_is_decoded_at_a_time(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(decoding, "_upright", watched)
     monkeypatch.setattr(decoding, "THREADS", 4)
-    monkeypatch.setattr(decoding, "LARGE", 99)
-    (tmp_path / "a.png").write_bytes(encoded(noise(10, 10)))
+    monkeypatch.setattr(decoding, "LARGE", 300)
+    (tmp_path / "a.png").write_bytes(encoded(noise(128, 128), kind))
     ImageReader(ImageFormat(8)).read([tmp_path / "a.png"] * 30)
     assert set(together) == {1}
 

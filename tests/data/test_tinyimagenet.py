@@ -10,11 +10,17 @@ import numpy as np
 import pytest
 
 from mdcg.data import DATASETS, load, verify
-from mdcg.data.tinyimagenet import TINYIMAGENET
+from mdcg.data.tinyimagenet import TINYIMAGENET, TinyImageNet
 from mdcg.errors import MdcgError
 from mdcg.pixels import processes
 from mdcg.testing import check_dataset
-from tests.data.conftest import digest_below, replaced
+from tests.data.conftest import digest_below, published, replaced
+
+
+def publish(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = DATASETS["tinyimagenet"]
+    assert isinstance(known, TinyImageNet)
+    published(known, archive, monkeypatch)
 
 
 def zip_folder(folder: Path, archive: Path) -> None:
@@ -24,11 +30,12 @@ def zip_folder(folder: Path, archive: Path) -> None:
 
 
 @pytest.mark.parametrize("as_zip", [False, True])
-def test_tinyimagenet(small_tiny: Path, as_zip: bool) -> None:
+def test_tinyimagenet(small_tiny: Path, as_zip: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     where = small_tiny
     if as_zip:
         where = small_tiny / "tiny-imagenet-200.zip"
         zip_folder(small_tiny / "tiny-imagenet-200", where)
+        publish(where, monkeypatch)
     dataset = load("tinyimagenet", where)
     assert dataset.shape == (3, 64, 64)
     assert dataset.class_names == ("bus", "goldfish", "bee")
@@ -53,6 +60,7 @@ def test_processes_read_the_same(small_tiny: Path, monkeypatch: pytest.MonkeyPat
     if as_zip:
         where = small_tiny / "tiny-imagenet-200.zip"
         zip_folder(small_tiny / "tiny-imagenet-200", where)
+        publish(where, monkeypatch)
     by_threads = load("tinyimagenet", where)
     monkeypatch.setenv("MDCG_CACHE", str(small_tiny / "another"))
     monkeypatch.setattr(processes, "cores", lambda: 2)
@@ -104,7 +112,7 @@ def test_altered_labels_of_tinyimagenet(small_tiny: Path, name: str, text: str) 
         load("tinyimagenet", small_tiny)
 
 
-def test_encrypted_zip(small_tiny: Path) -> None:
+def test_encrypted_zip(small_tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = small_tiny / "tiny-imagenet-200.zip"
     zip_folder(small_tiny / "tiny-imagenet-200", archive)
     content = bytearray(archive.read_bytes())
@@ -114,21 +122,24 @@ def test_encrypted_zip(small_tiny: Path) -> None:
             content[start + offset] |= 1
             start = content.find(mark, start + 4)
     archive.write_bytes(content)
+    publish(archive, monkeypatch)
     with pytest.raises(MdcgError, match="damaged or cut short"):
         load("tinyimagenet", archive)
 
 
 @pytest.mark.parametrize("kind", ["up", "link"])
-def test_hostile_zip(small_tiny: Path, kind: str) -> None:
+def test_hostile_zip(small_tiny: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = small_tiny / "tiny-imagenet-200.zip"
     with zipfile.ZipFile(archive, "w") as out:
         entry = zipfile.ZipInfo("tiny/../../escaped" if kind == "up" else "tiny/wnids.txt")
         if kind == "link":
             entry.external_attr = 0o120777 << 16
         out.writestr(entry, "/etc/passwd")
+    publish(archive, monkeypatch)
     with pytest.raises(MdcgError, match=r"leads outside|link or device"):
         load("tinyimagenet", archive)
     archive.write_bytes(archive.read_bytes()[:20])
+    publish(archive, monkeypatch)
     with pytest.raises(MdcgError, match="damaged or cut short"):
         load("tinyimagenet", archive)
 

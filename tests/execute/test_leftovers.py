@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import mdcg
 from mdcg.errors import MachineError, MdcgError
 from mdcg.execute.unfinished import group_folder
+from mdcg.files import locked
 from mdcg.runs.failures import FAILED
 from mdcg.testing.forked import Server, killed_at
 from mdcg.train.checked import CheckpointHeader
@@ -76,7 +78,7 @@ def test_a_checkpoint_that_cannot_be_read_for_now_is_kept(tmp_path: Path, monkey
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save({}, HEADER)
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", trouble(errno.EIO))
+        patch.setattr("mdcg.train.checkpoint.open_file", trouble(errno.EIO))
         with pytest.raises(MachineError, match="Input/output error; check the disk"):
             checkpoints.newest()
     assert checkpoints.newest() is not None
@@ -179,3 +181,29 @@ def test_checkpoints_elsewhere(tmp_path: Path) -> None:
     checkpoints.discard()
     assert not checkpoints.folder.is_symlink()
     assert sorted(other.iterdir()) == kept
+
+
+def test_who_held_a_run_is_forgotten(cli: Cli, runs: Path) -> None:
+    """The name that a killed process left; not that of one at work."""
+    assert cli(*QUICK, "--seeds", "0-1", "--out", runs).code == 0
+    first, second = (path.parent for path in sorted(runs.glob("*/result.json")))
+    (first / ".owner").write_text("process 1")
+    with locked(second):
+        assert cli(*QUICK, "--seeds", "0-1", "--out", runs).code == 0
+        assert (second / ".owner").exists()
+    assert not (first / ".owner").exists()
+
+
+def test_what_is_left_of_a_group_goes_on(server: Server, cli: Cli, runs: Path, tmp_path: Path) -> None:
+    """Where one of its runs is finished, the other may be asked for by itself."""
+    words, whole = [*QUICK, "--seeds", "0-1"], tmp_path / "whole"
+    assert cli(*words, "--out", whole).code == 0
+    killed = server.run(*words, "--out", runs, before=killed_at("step", 3))
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    first, second = sorted(path.parent for path in whole.glob("*/result.json"))
+    shutil.copy(first / "result.json", runs / first.name)
+    answer = cli(*QUICK, "--seeds", "1", "--out", runs)
+    assert answer.code == 0, answer.err
+    assert "start anew" not in answer.err
+    assert json.loads((runs / second.name / "result.json").read_text())["members"] == 2
+    assert not list((runs / ".groups").iterdir())

@@ -7,20 +7,26 @@ import json
 import random
 import signal
 import sys
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from torch import Tensor
 
 import mdcg
+from mdcg.execute import plan
+from mdcg.execute.cost import cost_per_image
 from mdcg.execute.plan import Undone
 from mdcg.execute.progress import PlanDisplay
 from mdcg.execute.unfinished import begun, group_folder
 from mdcg.files import locked
 from mdcg.methods.base import METHODS, cross_entropy
+from mdcg.runs import store
 from mdcg.runs.failures import failure
 from mdcg.testing.forked import Server, killed_at
+from mdcg.testing.made import write_made
 from tests.conftest import RECIPE, Cli
 
 
@@ -132,6 +138,30 @@ def test_a_plan_does_nothing(recipe: Path, tmp_path: Path, cli: Cli) -> None:
     assert "To train: 8 runs in 2 groups, about " in answer.out
     assert "other machines" not in answer.out
     assert "Finished: 4." in answer.out
+
+
+def test_what_a_plan_asks_does_not_grow_with_its_groups(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A finished run is read once, and what a method's images cost is asked once, not for every group."""
+    calls: Counter[str] = Counter()
+
+    def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            calls[name] += 1
+            return function(*given)
+
+        return call
+
+    write_made(mdcg.Sweep.read(recipe, out=tmp_path, only={"seed": ["0"]}))
+    monkeypatch.setattr(store, "read_record", counted("read", store.read_record))
+    monkeypatch.setattr(plan, "cost_per_image", counted("asked", cost_per_image))
+    planned = mdcg.Sweep.read(recipe, out=tmp_path, only={"seed": ["0"]}).plan()
+    assert (len(planned.finished), planned.jobs, calls) == (4, [], {"read": 4})
+    planned = mdcg.Sweep.read(recipe, out=tmp_path, members=1).plan()
+    assert (len(planned.finished), len(planned.jobs), calls["asked"]) == (4, 8, 2)
+    assert planned.measured
+    assert len({job.seconds for job in planned.jobs}) > 1  # by what each of them has to do
 
 
 def test_the_table_beside_the_papers(tmp_path: Path, cli: Cli, recipe: Path) -> None:

@@ -107,3 +107,8 @@ def test_a_setting_that_a_method_no_longer_has() -> None:
     assert usual(now)
     assert not usual(before)
     assert side_by_side([before, now]) == [now]
+    sizes = [finished(spec("md-cg", memory=size)) for size in (50, 100)]
+    unknown = [renamed(run, hyperparameters={**run.spec.hyperparameters, "warmth": 1.0}) for run in sizes]
+    elsewhere = [renamed(run, backbone="gone") for run in sizes]
+    assert Floats().pick([*unknown, *elsewhere, *sizes]) == sizes
+    assert "left out" not in page(gather(unknown), "a title")

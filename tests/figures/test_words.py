@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -84,6 +85,14 @@ def test_dollars_are_no_mathematics() -> None:
     """Which `$` alone would break, and which would lose its spaces."""
     rows = Forgetting().numbers([finished(spec())])
     assert drawing(Forgetting(), rows, "folder:/a$\\nothing$/b-5", ["svg"])["svg"].startswith(b"<?xml")
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ["a\x00b\x1b[31m", "日本語 🧪", "a--b -->", "\ufffe\u200b"])
+def test_a_drawing_is_a_picture_whatever_its_caption(name: str) -> None:
+    """The file holds the caption as a comment, and not every sign may stand in one."""
+    rows = Forgetting().numbers([finished(spec())])
+    ElementTree.fromstring(drawing(Forgetting(), rows, f"folder:/{name}-5", ["svg"])["svg"])
 
 
 def test_a_folder_is_tried_and_left_as_it_was(tmp_path: Path) -> None:

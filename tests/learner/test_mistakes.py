@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,8 +16,8 @@ import torch
 from torch import Tensor
 
 import mdcg
-from mdcg import MdcgError
-from mdcg.files import locked
+from mdcg import MdcgError, saved
+from mdcg.files import NO_FILE, locked
 from mdcg.saved import VERSION, SavedModel
 from mdcg.tensors import pack, unpack
 from mdcg.testing import toy_dataset
@@ -97,6 +98,46 @@ def test_no_file_at_all(cli: Cli, root: Path, tmp_path: Path) -> None:
     assert found == f"mdcg: cannot read {tmp_path / 'folder'}: Is a directory; check the path."
     (found,) = everywhere(cli, tmp_path / "two\nlines", root, tmp_path)
     assert "two lines" in found
+
+
+def test_pipes_devices_and_files_without_end(cli: Cli, root: Path, model: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    for name in ("pipe", "zero"):
+        said = f"{tmp_path / name}: it is {NO_FILE}; "
+        (found,) = everywhere(cli, tmp_path / name, root, tmp_path)
+        assert found == f"mdcg: cannot read {said}check the path."
+        assert "not a file" in cli("predict", model, tmp_path / name).sentence()
+        assert said in cli("evaluate", model, root / "first", "--before", tmp_path / name).sentence()
+        assert str(tmp_path / name) in cli("sweep", tmp_path / name, "--plan").sentence()
+        new = ["learn", root / "first", "--out", tmp_path / "new.safetensors"]
+        assert said in cli(*new, "--weights", tmp_path / name).err
+        assert "there is no folder" in cli("learn", tmp_path / name, *new[2:]).sentence()
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(2**42)
+    (found,) = everywhere(cli, tmp_path / "sparse", root, tmp_path)
+    assert "is not a model saved by mdcg" in found  # and nothing of it is in memory
+    assert "is no file of weights" in cli(*new, "--weights", tmp_path / "sparse").err
+    assert "4,398,046,511,104 bytes, more than an image can have" in cli("predict", model, file.name).sentence()
+
+
+def test_no_thread_can_be_started(cli: Cli, root: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert "no thread can be started; close other programs" in cli("predict", model, root / "first").sentence()
+
+
+def test_a_model_that_does_not_fit_into_memory(
+    cli: Cli, root: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(saved, "unpack", fail)
+    (found,) = everywhere(cli, model, root, tmp_path)
+    assert found == f"mdcg: there is not enough memory to read {model}; close other programs."
 
 
 def test_a_newer_format(cli: Cli, content: bytes, root: Path, tmp_path: Path) -> None:

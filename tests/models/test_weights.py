@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.nn import functional as F
 
 import mdcg
 from mdcg.draws import Purpose, stream
-from mdcg.errors import MdcgError
+from mdcg.errors import MachineError, MdcgError
 from mdcg.models import build_backbone
 from mdcg.models.backbones import BACKBONES
 from mdcg.models.weights import WeightsFile
@@ -195,6 +196,33 @@ def test_files_that_are_no_weights(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(MdcgError, match="is no file of weights"):
         WeightsFile.of(tmp_path / "file")
+
+
+def test_weights_that_unpack_to_more_than_the_file(tmp_path: Path) -> None:
+    """PyTorch itself compresses nothing, but unpacks what somebody else has compressed."""
+    torch.save({"conv.weight": torch.zeros(10**6)}, tmp_path / "plain.pth")
+    with (
+        zipfile.ZipFile(tmp_path / "plain.pth") as plain,
+        zipfile.ZipFile(tmp_path / "packed.pth", "w", zipfile.ZIP_DEFLATED) as packed,
+    ):
+        for name in plain.namelist():
+            packed.writestr(name, plain.read(name))
+    assert (tmp_path / "packed.pth").stat().st_size < 10_000
+    assert torch.load(tmp_path / "packed.pth")["conv.weight"].numel() == 10**6
+    with pytest.raises(MdcgError, match="is no file of weights"):
+        WeightsFile.of(tmp_path / "packed.pth")
+    assert WeightsFile.of(tmp_path / "plain.pth").digest
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes")])
+def test_weights_that_do_not_fit_into_memory(error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    torch.save({"conv.weight": torch.zeros(3)}, tmp_path / "a.pth")
+    monkeypatch.setattr(torch, "load", fail)
+    with pytest.raises(MachineError, match=r"not enough memory for the weights .*a.pth"):
+        WeightsFile.of(tmp_path / "a.pth")
 
 
 def test_nothing_else_is_read_or_run(tmp_path: Path) -> None:

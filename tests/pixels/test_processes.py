@@ -150,6 +150,29 @@ def test_a_process_that_is_killed_is_told_in_a_sentence(tmp_path: Path, started:
     assert are_gone(started)
 
 
+def test_a_process_without_memory_blames_no_image(
+    tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [encoded(tmp_path / f"{number}.png") for number in range(8)]
+    for number, file in enumerate(files):
+        Image.new("RGB", (10, 10), (number, 0, 0)).save(file.name)
+    expected = outcomes(files)
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    starved = "import mdcg.pixels.decode as d; d._resized = lambda *_: bytes(2**62); from mdcg.pixels.worker"
+    monkeypatch.setattr(processes, "START", processes.START.replace("from mdcg.pixels.worker", starved))
+    asked = started.asked
+    assert outcomes(files) == expected  # it had memory here
+    assert started.asked > asked
+    monkeypatch.setattr(decoding, "_resized", fail)
+    reader = ImageReader(FORMAT, on_error="skip")
+    with pytest.raises(MachineError, match=r"not enough memory to decode .*0\.png"):
+        reader.read([file.name for file in files])
+    assert (reader.used, reader.skipped) == (0, [])
+
+
 def test_processes_end_where_not_all_images_are_wanted(tmp_path: Path, started: Started) -> None:
     with contextlib.suppress(KeyboardInterrupt), decode_all(some_files(tmp_path), FORMAT) as decoded:
         next(decoded)

@@ -203,3 +203,16 @@ def test_names_stay_text(browser: Any, tmp_path: Path) -> None:
     assert EVIL in page.locator(".comparison .ytick text").first.text_content()
     page.close()
     assert trouble == []
+
+
+def test_very_long_names_leave_room(browser: Any, tmp_path: Path) -> None:
+    file = tmp_path / "long.html"
+    runs = [made_run(method=method, backbone="y" * 2000) for method in ("x" * 2000, "md", "replay")]
+    file.write_text(report_page.page(gather(runs), "long"), "utf-8")
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(file.as_uri())
+    assert page.locator(".results thead th").first.bounding_box()["width"] < 640
+    for width in (1280, 360):
+        page.set_viewport_size({"width": width, "height": 740})
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+    page.close()

@@ -9,6 +9,7 @@ import math
 import os
 import re
 import shutil
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,11 @@ from mdcg.results.read import find_runs
 from mdcg.results.settings import Section, Setting, gather
 from mdcg.runs.finished import FinishedRun
 from mdcg.runs.store import read_record
+from mdcg.testing.abuse.browser import HOSTILE, check_csv, check_latex, check_markdown
 from tests.conftest import Cli
 from tests.fake_runs import finished, made_run, spec, with_rows
 
-EVIL = """</script><img src=x onerror=alert(1)>' onfocus=alert(2) " onclick=alert(3) &lt; {{ 7 * 7 }}"""
+EVIL = """</script><img src=x onerror=alert(1)>' onfocus=alert(2) " onclick=alert(3) &lt; {{ 7 * 7 }} $x$"""
 
 
 def rivals() -> list[Section]:
@@ -98,6 +100,36 @@ def test_markdown() -> None:
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table}) == 1
     evil = markdown(gather([made_run(method="a|b\n<i>")]))
     assert r"a\|b \<i\>" in evil
+
+
+@pytest.mark.parametrize("place", ["method", "scenario", "backbone", "precision"])
+def test_tables_whatever_things_are_called(place: str) -> None:
+    """Read as others would: Markdown by a parser of it, LaTeX and CSV sign by sign."""
+    names = [f"{name}-5" if place == "scenario" else name for name in HOSTILE]
+    asked: list[dict[str, Any]] = [{place: name} for name in names]
+    sections = gather([made_run(**one) for one in asked])
+    check_markdown(markdown(sections), names)
+    check_latex(latex(sections))
+    check_csv(csv_table(sections))
+
+
+@pytest.mark.parametrize(
+    ("check", "text"),
+    [
+        (lambda text: check_markdown(text, ()), "| a | b |\n|---|---|\n| x | y | z |\n| [x](y) | 1 |"),
+        (lambda text: check_markdown(text, ()), "| a |\n|---|\n| <b>x</b> |"),
+        (lambda text: check_markdown(text, ["gone"]), "| a |\n|---|\n| x |"),
+        (check_latex, "\n\\input{x}"),
+        (check_latex, "\n5% more"),
+        (check_latex, "\n\\begin{tabular}{lrr}a & b & c \\\\\na & b \\\\\n\\end{tabular}"),
+        (check_latex, "\n{a}}"),
+        (check_csv, "a,b\n1, =x\n"),
+        (check_csv, "a,b\n1\n"),
+    ],
+)
+def test_tables_that_are_not_read_as_they_are_meant(check: Callable[[str], None], text: str) -> None:
+    with pytest.raises(AssertionError):
+        check(text)
 
 
 def test_csv_gives_the_numbers_back() -> None:

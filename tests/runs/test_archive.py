@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import mdcg
 from mdcg.errors import MdcgError
+from mdcg.files import open_file
 from mdcg.results.read import find_runs
 from mdcg.results.settings import gather
 from mdcg.runs.archive import read_archive, write_archive
@@ -161,7 +162,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def closed(*told: Any) -> Any:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "open", closed)
+    monkeypatch.setattr("mdcg.runs.archive.open_file", closed)
     assert read_archive(file).unreadable == (f"cannot read {file}: Permission denied; check the path.",)
 
 
@@ -211,13 +212,12 @@ def test_an_archive_is_read_once_and_again_when_it_changes(tmp_path: Path, monke
     one, store = made_record(0).spec, Store(tmp_path)
     assert store.finished(one)
     opened: list[Path] = []
-    original = Path.open
 
-    def counted(path: Path, *how: Any, **more: Any) -> Any:
-        opened.extend([path] if path == file else [])
-        return original(path, *how, **more)
+    def counted(path: Path) -> Any:
+        opened.append(path)
+        return open_file(path)
 
-    monkeypatch.setattr(Path, "open", counted)
+    monkeypatch.setattr("mdcg.runs.archive.open_file", counted)
     assert store.finished(one)
     assert Store(tmp_path).finished(one)
     assert opened == []

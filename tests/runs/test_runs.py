@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from functools import partial
 from pathlib import Path
@@ -12,14 +13,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich import box
 from rich.console import Console
 
 from mdcg import extras
-from mdcg.cli.runs import _print
+from mdcg.cli.runs import _lines, _print, _table
 from mdcg.errors import MdcgError
 from mdcg.runs.export import KINDS, columns, row_of
 from mdcg.runs.query import Filter, find_key, in_order, parse_filter, select
 from mdcg.runs.store import Store
+from mdcg.terminal import PlainConsole
 from tests.conftest import Cli
 
 WORDS = ["md-cg", "replay", "naive", "5"]
@@ -205,6 +208,21 @@ def test_runs_as_a_table(
     assert "none of the 6 runs" in cli("runs", "seed=9", "--out", several).out
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_lines_for_a_file_are_those_of_rich(encoding: str, several: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{**row, "name": f"{row['name']}{'é日' * place}"} for place, row in enumerate(known_rows(several).values())]
+    rows[1]["ACC"] = None
+    keys = ["name", "scenario", "memory", "ACC", "finished"]
+    file = io.TextIOWrapper(io.BytesIO(), encoding, errors="replace")
+    console = PlainConsole(file=file, width=1000)
+    console.print(_table(rows, keys))
+    console.file.flush()
+    told = "".join(f"{line}\n" for line in _lines(rows, keys, box.SIMPLE_HEAD.substitute(console.options)))
+    assert told.encode(encoding, "replace") == file.buffer.getvalue()
+    _print([rows[0], {**rows[1], "name": "two\nlines,\ttabs\x1b[31m"}])
+    assert capsys.readouterr().out.splitlines()[4].startswith("  two lines, tabs\ufffd[31m ")
+
+
 def test_mistakes_get_one_sentence(cli: Cli, several: Path, tmp_path: Path) -> None:
     mistakes: list[tuple[list[object], str]] = [
         (["memory>=big"], "memory is a number"),
@@ -218,7 +236,7 @@ def test_mistakes_get_one_sentence(cli: Cli, several: Path, tmp_path: Path) -> N
         assert told in cli("runs", *words, "--out", several).sentence()
     assert "there is no folder" in cli("runs", "--out", tmp_path / "nowhere").sentence()
     (tmp_path / "file.csv").mkdir()
-    assert "cannot write" in cli("runs", "--out", several, "--export", tmp_path / "file.csv").sentence()
+    assert "is a folder; name a file" in cli("runs", "--out", several, "--export", tmp_path / "file.csv").sentence()
     (tmp_path / "none").mkdir()
     assert "no finished run" in cli("runs", "set.lam<3", "--out", tmp_path / "none").out
 

@@ -12,19 +12,30 @@ from mdcg.testing.abuse import damage
 from mdcg.testing.abuse.__main__ import PARTS, main
 from mdcg.testing.abuse.campaign import Failure, Part, attempt
 from mdcg.testing.abuse.damage import MISSING, ByteEdit, Edit, Edited, read_damaged
+from mdcg.testing.forked import Server
 
-FEW = {"mutate": 40, "commands": 6, "recipes": 8}
+FEW = {"kill-at": 1, "mutate": 8, "commands": 6, "recipes": 8, "images": 2, "archives": 3, "faults": 3}
+SLOW = {"kill": 4, "together": 2, "browser": 4, "ray": 1}  # even few
 SEED = 19
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_a_few_trials(part: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    monkeypatch.setattr(Part, "server", lambda _: request.getfixturevalue("server"))  # one for all parts
-    found = attempt(PARTS[part], range(FEW[part]), SEED)
+@pytest.mark.parametrize("part", [*FEW, *(pytest.param(part, marks=pytest.mark.slow) for part in SLOW)])
+def test_a_few_trials(
+    part: str, server: Server, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    if part == "ray":
+        request.getfixturevalue("all_digits")  # as Ray's processes have them
+    monkeypatch.setattr(Part, "server", lambda _: server)  # which is there already
+    count = (FEW | SLOW)[part]
+    found = attempt(PARTS[part], range(count), SEED)
     assert [str(failure) for failure in found.failures] == []
     if found.not_tried:
         pytest.skip(found.not_tried)
-    assert found.trials == FEW[part]
+    assert found.trials == count
+
+
+def test_every_part_is_tried() -> None:
+    assert (FEW | SLOW).keys() == PARTS.keys()
 
 
 class Odd(Part):
@@ -40,9 +51,13 @@ class Odd(Part):
 def test_a_trial_depends_on_seed_part_and_number_alone() -> None:
     found = attempt(Odd, range(20)).failures
     assert 0 < len(found) < 20
-    assert attempt(Odd, range(20), jobs=2).failures == found
     assert attempt(Odd, [found[-1].trial]).failures == found[-1:]
     assert attempt(Odd, range(20), seed=1).failures != found
+
+
+@pytest.mark.slow
+def test_trials_are_shared_among_processes() -> None:
+    assert attempt(Odd, range(20), jobs=2).failures == attempt(Odd, range(20)).failures
 
 
 def test_what_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

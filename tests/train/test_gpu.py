@@ -280,7 +280,7 @@ def test_a_watched_run_is_the_same_to_the_bit(method: str, precision: str) -> No
     )
     probes = probes_for(group)
     alone, _ = states.dump(Trainer(group, machine).train(states.fresh(group, machine)))
-    state = Trainer(group, machine, probes=ProbeSet(probes)).train(states.fresh(group, machine))
+    state = Trainer(group, machine, probes=ProbeSet(probes, check=True)).train(states.fresh(group, machine))
     watched, _ = states.dump(state)
     assert all(torch.equal(alone[name], watched[name]) for name in alone if not name.startswith("measured."))
     assert {row["probe"] for row in state.measured[0]} == set(probes)

@@ -6,11 +6,12 @@ import io
 import logging
 import os
 import sys
+import warnings
 
 from mdcg.cli import train, sweep, search  # isort: skip  # noqa: F401 (each brings its commands, in the order of the help)
 from mdcg.cli import learner, data, figure, report, runs, show  # isort: skip  # noqa: F401
 from mdcg.cli.app import app
-from mdcg.errors import MdcgError
+from mdcg.errors import MdcgError, machine_trouble
 from mdcg.files import shown
 from mdcg.terminal import say
 
@@ -26,6 +27,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without these letters is no reason to fail
     _log_to_stderr()
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")  # of damage that does no harm
     try:
         app()
     except BrokenPipeError:
@@ -38,6 +40,12 @@ def main() -> None:
     except OSError as error:
         where = f"{shown(str(error.filename))}: " if error.filename else ""
         say(f"mdcg: {where}{error.strerror or error}; check the path and its permissions.", error=True)
+        raise SystemExit(2) from None
+    except (MemoryError, RuntimeError) as error:
+        trouble = machine_trouble(error)
+        if trouble is None:
+            raise
+        say(f"mdcg: {trouble}", error=True)
         raise SystemExit(2) from None
 
 

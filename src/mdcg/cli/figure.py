@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from mdcg.cli.app import app
-from mdcg.cli.options import own_backbone
+from mdcg.cli.options import CHECK_PROBES, own_backbone
 from mdcg.cli.train import stopped_explained
 from mdcg.errors import MdcgError
 from mdcg.terminal import PlainConsole, say
@@ -35,6 +35,7 @@ def figure(
     runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
     out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("figures"),
     members: Annotated[int | None, typer.Option(min=1, help="Most runs to train together.")] = None,
+    check_probes: Annotated[bool, typer.Option("--check-probes", help=CHECK_PROBES)] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Try again what failed before.")] = False,
 ) -> None:
     """Draw a figure of the paper, or of your own runs: train what is missing, measure, write SVG, PNG and CSV."""
@@ -62,7 +63,12 @@ def figure(
         data=data,
         out=runs,
     )
-    how: dict[str, Any] = {"seeds_given": seeds is not None, "members": members, "retry": retry}
+    how: dict[str, Any] = {
+        "seeds_given": seeds is not None,
+        "members": members,
+        "retry": retry,
+        "check_probes": check_probes,
+    }
     took = stopped_explained(lambda: make(chosen, asked, out, **how, done=_say))
     if took is not None:
         say(took)

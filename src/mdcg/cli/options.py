@@ -25,6 +25,8 @@ def tuned(metavar: str, *names: str, help: str) -> object:
     return option(str | None, *names, metavar=metavar, help=help)
 
 
+CHECK_PROBES = "Compare all that a probe could change, to the bit, before and after each look; a change is an error."
+
 #: Options that may have several values, as 0.01,0.1: each of them is trained.
 TUNED = {
     "optimizer": tuned(
@@ -84,15 +86,16 @@ SHARED = {
     "precision": option(str | None, help="auto, fp32, tf32, bf16 or fp64.  [default: auto]"),
     "out": option(Path | None, help="Folder for runs.  [default: runs]"),
     "data": option(Path | None, help="Folder or archive of the dataset."),
-    "recipe": option(Path | None, help="YAML file with these settings, all but the last five."),
+    "recipe": option(Path | None, help="YAML file with these settings, all but those below."),
     "log": option(list[str] | None, "--log", help="Also tell a tracker: tensorboard or mlflow. May be repeated."),
     "probe": option(list[str] | None, "--probe", help="Measure as it trains, see 'mdcg list probes'. May be repeated."),
+    "check_probes": option(bool, "--check-probes", help=CHECK_PROBES),
     "members": option(int | None, "--members", min=1, help="Most runs to train together."),
     "no_pixels": option(bool, "--no-pixels", help="Keep no images in the models' files, which then cannot learn more."),
     "fresh": option(bool, "--fresh", help="Repeat finished runs; what probes measured of them goes too."),
     "as_json": option(bool, "--json", help="Print one JSON object and nothing else."),
 }
-NOT_IN_RECIPE = {"recipe", "settings", "fresh", "as_json", "members", "log", "probe", "no_pixels"}
+NOT_IN_RECIPE = {"recipe", "settings", "fresh", "as_json", "members", "log", "probe", "check_probes", "no_pixels"}
 
 
 def with_options(options: Mapping[str, object]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -155,6 +158,7 @@ def how(options: dict[str, Any]) -> dict[str, Any]:
         "members": options["members"],
         "log": tuple(options["log"] or ()),
         "probes": tuple(options["probe"] or ()),
+        "check_probes": options["check_probes"],
         "fresh": options["fresh"],
         "pixels": not options["no_pixels"],
     }

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 from rich import box
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
 from mdcg.cli.app import app
 from mdcg.cli.options import print_json
 from mdcg.errors import MdcgError
-from mdcg.terminal import PlainConsole, say
+from mdcg.terminal import PlainConsole, plain, say
 
 TOLD_BY_NAME = ("scenario", "method", "memory", "seed")  # they make room in a narrow terminal
 LABELS = {"ACC": "ACC", "BWT_final": "BWT-final", "seconds": "s", "finished": "finished"}
@@ -47,10 +48,10 @@ def runs(
     unreadable: list[tuple[Path, str]] = []
     every = list(Store(out).named(unreadable))
     rows = [row_of(name, record) for name, record in every]
-    plain = [{key: value for key, value in row.items() if key != "R"} for row in rows]
+    known = [{key: value for key, value in row.items() if key != "R"} for row in rows]
     names = [name for name in KINDS if name != "R"]  # a matrix is neither more nor less than another
-    chosen = select(plain, [parse_filter(text, plain, names) for text in filters or []])
-    key = find_key(sort.removeprefix("-"), plain, names)
+    chosen = select(known, [parse_filter(text, known, names) for text in filters or []])
+    key = find_key(sort.removeprefix("-"), known, names)
     order = in_order([rows[place] for place in chosen], key, down=sort.startswith("-"))
     found = [rows[chosen[place]] for place in order]
     if unreadable:
@@ -71,22 +72,54 @@ def runs(
 
 
 def _print(rows: Sequence[dict[str, Any]]) -> None:
-    console, table = PlainConsole(), _table(rows, [*TOLD_BY_NAME, *LABELS])
-    needed = console.measure(table, options=console.options.update(width=10_000)).maximum
+    console, keys = PlainConsole(), ["name", *TOLD_BY_NAME, *LABELS]
     if not console.is_terminal:  # for a file or another program: a line for each run, however long
-        console.width = needed
-    console.print(table if needed <= console.width else _table(rows, list(LABELS)))
+        return say("\n".join(_lines(rows, keys, box.SIMPLE_HEAD.substitute(console.options))))
+    table = _table(rows, keys)
+    needed = console.measure(table, options=console.options.update(width=10_000)).maximum
+    return console.print(table if needed <= console.width else _table(rows, ["name", *LABELS]))
+
+
+def _lines(rows: Sequence[dict[str, Any]], keys: Sequence[str], lines: box.Box) -> Iterator[str]:
+    """The table as text, as rich would print it: which takes a second for a thousand runs."""
+    head, *body = cells = [[LABELS.get(key, key) for key in keys], *(_cells(row, keys) for row in rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    left = [isinstance(rows[0][key], str) for key in keys]
+
+    def line(cells: Sequence[str], first: str, between: str, last: str) -> str:
+        padding = [" " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True)]
+        parts = [
+            f" {cell}{space} " if to_left else f" {space}{cell} "
+            for cell, space, to_left in zip(cells, padding, left, strict=True)
+        ]
+        return first + between.join(parts) + last
+
+    around = [width + 2 for width in widths]
+    yield lines.get_top(around)
+    yield line(head, lines.head_left, lines.head_vertical, lines.head_right)
+    yield lines.get_row(around, "head")
+    yield from (line(row, lines.mid_left, lines.mid_vertical, lines.mid_right) for row in body)
+    yield lines.get_bottom(around)
 
 
 def _table(rows: Sequence[dict[str, Any]], keys: Sequence[str]) -> Table:
+    cells = [_cells(row, keys) for row in rows]
     table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("name", overflow="fold", min_width=20)
-    for key in keys:
+    for key, column in zip(keys, zip(*cells, strict=True), strict=True):
+        label = LABELS.get(key, key)
         side: Literal["left", "right"] = "left" if isinstance(rows[0][key], str) else "right"
-        table.add_column(LABELS.get(key, key), no_wrap=True, justify=side)
-    for row in rows:
-        table.add_row(*(Text(_cell(key, row[key])) for key in ("name", *keys)))
+        if key == "name":
+            table.add_column(label, overflow="fold", min_width=20)
+        else:
+            table.add_column(label, no_wrap=True, justify=side, width=max(map(cell_len, (label, *column))))
+    for row in cells:
+        table.add_row(*map(Text, row))
     return table
+
+
+def _cells(row: dict[str, Any], keys: Sequence[str]) -> list[str]:
+    """The texts of a run, each on one line, whatever its name is made of."""
+    return [" ".join(plain(_cell(key, row[key])).splitlines()).replace("\t", " ") for key in keys]
 
 
 def _cell(key: str, value: str | float | None) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mdcg.cli.app import app
-from mdcg.cli.options import print_json
+from mdcg.cli.options import CHECK_PROBES, print_json
 from mdcg.cli.train import again, stopped_explained
 from mdcg.errors import MdcgError
 from mdcg.terminal import PlainConsole, say
@@ -34,7 +34,16 @@ def sweep(
         bool, typer.Option("--fresh", help="Repeat finished runs; what probes measured of them goes too.")
     ] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Try again what failed before.")] = False,
-    on: Annotated[str | None, typer.Option(help="ray or ray:ADDRESS, to train on a Ray cluster.")] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            help="ray:ADDRESS, to train on a Ray cluster; ray:auto, on that of the environment; ray, on one that is "
+            "started on this machine, out of others' reach."
+        ),
+    ] = None,
+    jobs_per_gpu: Annotated[
+        int | None, typer.Option(min=1, help="Groups that share a GPU of the cluster and its memory.  [default: 1]")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for runs.  [default: runs]")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder or archive of the dataset.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.  [default: auto]")] = None,
@@ -42,6 +51,7 @@ def sweep(
     members: Annotated[int | None, typer.Option(min=1, help="Most runs to train together.")] = None,
     log: Annotated[list[str] | None, typer.Option(help="Tell a tracker of the runs: tensorboard or mlflow.")] = None,
     probe: Annotated[list[str] | None, typer.Option(help="Measure as they train, see 'mdcg list probes'.")] = None,
+    check_probes: Annotated[bool, typer.Option("--check-probes", help=CHECK_PROBES)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Train everything that a recipe with axes means, and print the table. Given again, it goes on where it was."""
@@ -57,11 +67,12 @@ def sweep(
         members=members,
         log=tuple(log or ()),
         probes=tuple(probe or ()),
+        check_probes=check_probes,
         fresh=fresh,
         pixels=not no_pixels,
         **given,
     )
-    executor = _executor(on)
+    executor = _executor(on, jobs_per_gpu)
     if plan:
         return _print_plan(work.plan(retry, executor), as_json)
     undone = stopped_explained(lambda: work.run(retry or fresh, executor=executor), again(fresh))
@@ -105,15 +116,17 @@ def _wanted(texts: list[str]) -> dict[str, list[str]]:
     return wanted
 
 
-def _executor(on: str | None) -> Executor | None:
+def _executor(on: str | None, jobs_per_gpu: int | None) -> Executor | None:
     if on is None:
+        if jobs_per_gpu is not None:
+            raise MdcgError("--jobs-per-gpu is about a cluster's GPUs; give it together with --on ray:ADDRESS.")
         return None
     kind, _, address = on.partition(":")
     if kind != "ray":
         raise MdcgError(f"'{on}' is no place to train on; write --on ray, or --on ray:ADDRESS for a running cluster.")
     from mdcg.execute.ray import RayExecutor
 
-    return RayExecutor(address or None)
+    return RayExecutor(address or None, jobs_per_gpu or 1)
 
 
 def _print_plan(planned: Plan, as_json: bool) -> None:

@@ -25,12 +25,13 @@ from torch import Tensor
 
 from mdcg.data.content import Arrays, Statistics, check, chunks, digest_of
 from mdcg.errors import MdcgError, machine_trouble
-from mdcg.files import atomic_file, remove_partial, write_atomic
+from mdcg.files import atomic_file, open_file, remove_partial, write_atomic
 from mdcg.stored import NotNegative, Number, read_as, warn_of
 from mdcg.tensors import KINDS, Pieces, values_of, write_pieces
 
 VERSION = 1
 NO_DIGEST = 32 * "0"  # as long as one
+TRIES = 3  # to write a file, while others empty the cache
 CHECKED = ".checked.json"  # the files whose images were checked
 AXES = {"train_images": 4, "train_labels": 1, "test_images": 4, "test_labels": 1}
 
@@ -107,7 +108,7 @@ def read_cache(path: Path) -> Arrays | None:
     if not path.exists():
         return None
     try:
-        path.open("rb").close()  # what is wrong with the machine is told apart from what is wrong with the file
+        open_file(path).close()  # what is wrong with the machine is told apart from what is wrong with the file
         with safe_open(path, framework="pt") as file:
             header = CacheHeader.model_validate(values_of(file.metadata()))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
@@ -139,9 +140,11 @@ def _are_arrays(tensors: Mapping[str, Tensor]) -> bool:
 
 def read_whole(path: Path) -> Arrays | None:
     """The cached arrays, images checked; None where there is no file, or, with a warning, none that can be used."""
-    if not path.exists():
+    content = read_cache(path)
+    try:
+        about = path.stat()
+    except (FileNotFoundError, NotADirectoryError):  # none yet, or another process empties the cache
         return None
-    content, about = read_cache(path), path.stat()
     seen = about.st_size, about.st_mtime_ns
     if content is not None and _checked(path.parent).get(path.name) != seen:
         content = content if digest_of(content) == content.digest else None
@@ -184,12 +187,14 @@ def cached(label: str, source: Path, stamp: str, write: Callable[[Path], None]) 
     """The arrays in the cache, written there first where they are not; those of another stamp are outdated."""
     file = cache_file(label, source, stamp)
     remove_partial(file.parent)
-    content = read_whole(file)
-    if content is None:
+    for _ in range(TRIES):
+        if (content := read_whole(file)) is not None:
+            return content
         write(file)
         for outdated in set(file.parent.glob(cache_file(label, source, "*").name)) - {file}:
             outdated.unlink(missing_ok=True)  # the source has changed since
-        content = read_whole(file)
-        if content is None:
-            raise MdcgError(f"{file} could not be read back just after it was written; check the disk.")
-    return content
+        if (content := read_whole(file)) is not None:
+            return content
+        if file.exists():  # else another process has just emptied the cache
+            break
+    raise MdcgError(f"{file} could not be read back just after it was written; check the disk.")

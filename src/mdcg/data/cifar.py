@@ -19,6 +19,7 @@ from mdcg.data.source import read, stamp
 from mdcg.errors import MdcgError
 
 PIXELS = 3 * 32 * 32
+MOST, MEMBERS = 2 * 10**8, 20  # bytes and files that an archive may hold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +31,6 @@ class Cifar(Published):
     names: str  # file with the class names
     classes: int
     label_bytes: int
-
-    def check(self, path: Path) -> None:
-        """Accept any file: each is checked when it is read, from an archive or not."""
 
     def stamp(self, path: Path) -> str:
         if path.is_file():
@@ -48,7 +46,7 @@ class Cifar(Published):
     def read(self, path: Path) -> Arrays:
         """Read and verify every file, from the unpacked folder or the archive."""
         sha1 = self.train | self.test
-        files = dict(read(path, lambda name: name in sha1 or name == self.names))
+        files = dict(read(path, lambda name: name in sha1 or name == self.names, MOST, MEMBERS))
         for name in (*sha1, self.names):
             if name not in files:
                 raise MdcgError(f"{path} lacks {name}; get {self.archive} again with 'mdcg data get'.")
@@ -86,6 +84,7 @@ CIFAR10 = Cifar(
     protocol=Protocol("resnet20", epochs=20, batch_size=32),  # Section 4.1, as for CIFAR-100 and Tiny-ImageNet
     url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
     md5="c32a1d4ab5d03f1284b67883e8d87530",
+    largest=2 * 10**8,
     folder="cifar-10-batches-bin",
     probe="data_batch_1.bin",
     train={
@@ -112,6 +111,7 @@ CIFAR100 = Cifar(
     format=2,  # 2: normalised by its own statistics, not by CIFAR-10's
     url="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
     md5="03b5dce01913d631647c71ecec9e9cb8",
+    largest=2 * 10**8,
     folder="cifar-100-binary",
     probe="train.bin",
     train={"train.bin": "e207cd2e05b73b1393c74c7f5e7bea451d63e08e"},

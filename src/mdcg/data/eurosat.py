@@ -19,6 +19,7 @@ from mdcg.pixels.decode import Encoded, ImageFormat
 from mdcg.pixels.processes import decode_all
 
 SIDE = 64
+MOST, MEMBERS = 3 * 10**8, 2**15  # bytes and files that it may hold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,7 @@ class EuroSat(Published):
 
     def read(self, path: Path) -> Arrays:
         """Read all images, from the unpacked folder or the archive."""
-        files = dict(found(path, self._wanted))
+        files = dict(found(path, self._wanted, MOST, MEMBERS))
         counted = Counter(name.split("/")[0] for name in files)
         for name, count in self.counts.items():
             if counted[name] != count:
@@ -59,6 +60,7 @@ EUROSAT = EuroSat(
     # The authors' archive, unchanged, kept with their consent: their own server has no valid certificate.
     url="https://huggingface.co/datasets/torchgeo/eurosat/resolve/c877bcd43f099cd0196738f714544e355477f3fd/EuroSAT.zip",
     md5="c8fa014336c82ac7804f0398fcb19387",
+    largest=2 * 10**8,
     folder="2750",
     probe="AnnualCrop",
     counts={

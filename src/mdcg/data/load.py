@@ -72,18 +72,21 @@ class CachedFile:
 
 def cached_files() -> list[CachedFile]:
     """What lies in the cache folder: datasets as they were read, and files that were downloaded; nothing else's."""
-    folder, found = cache_folder(), []
+    folder, found = cache_folder(), list[tuple[Path, str]]()
     for record in DATASETS.values():
         for name in record.downloads if isinstance(record, Downloaded) else ():
             if (folder / name).is_file():
                 what = "the archive" if isinstance(record, Published) else "a file"
-                found.append(CachedFile(folder / name, (folder / name).stat().st_size, f"{what} of {record.name}"))
+                found.append((folder / name, f"{what} of {record.name}"))
     for path in folder.glob("*.safetensors"):
         if re.fullmatch(r".+-[0-9a-f]{12}-[^-]+\.safetensors", path.name) and path.is_file():
             read = read_cache(path)
-            content = _in_words(read) if read else "images, no longer readable"
-            found.append(CachedFile(path, path.stat().st_size, content))
-    return sorted(found, key=lambda file: file.name)
+            found.append((path, _in_words(read) if read else "images, no longer readable"))
+    files = list[CachedFile]()
+    for path, content in found:
+        with contextlib.suppress(FileNotFoundError):  # another process empties the cache
+            files.append(CachedFile(path, path.stat().st_size, content))
+    return sorted(files, key=lambda file: file.name)
 
 
 def _in_words(content: Arrays) -> str:

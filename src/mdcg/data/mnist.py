@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,9 @@ import numpy.typing as npt
 from mdcg.data.content import Arrays, arrays
 from mdcg.data.published import PublishedFiles
 from mdcg.data.record import Preprocessing
+from mdcg.files import open_file
 
+MOST = 60_000 * 28 * 28  # numbers in a file
 TRAIN = "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"
 TEST = "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"
 
@@ -37,12 +40,15 @@ class Mnist(PublishedFiles):
 
 
 def _idx(path: Path, axes: int) -> npt.NDArray[np.uint8]:
-    content = gzip.decompress(path.read_bytes())
-    head = 4 + 4 * axes
-    shape = tuple(np.frombuffer(content[4:head], ">u4").tolist())
-    if content[:4] != bytes([0, 0, 8, axes]) or len(content) != head + math.prod(shape):
+    with open_file(path) as packed, gzip.GzipFile(fileobj=packed) as file:
+        kind, lengths = file.read(4), file.read(4 * axes)
+        shape = struct.unpack(f">{axes}I", lengths.ljust(4 * axes, b"\0"))
+        size = math.prod(shape)
+        # As much as there should be and one more, so that a few packed bytes cannot fill the memory.
+        content = file.read(size + 1) if kind == bytes([0, 0, 8, axes]) and size <= MOST else b""
+    if len(content) != size or not size:
         raise ValueError(f"{path.name} is no IDX file of {axes} axes")
-    return np.frombuffer(content, np.uint8, offset=head).reshape(shape)
+    return np.frombuffer(content, np.uint8).reshape(shape)
 
 
 MNIST = Mnist(
@@ -53,6 +59,7 @@ MNIST = Mnist(
     preprocessing=Preprocessing(padding=2, flip=False),  # a digit in a mirror is none
     url="https://ossci-datasets.s3.amazonaws.com/mnist/",
     folder="mnist",
+    largest=4 * 10**7,
     files={
         "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
         "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
@@ -70,6 +77,7 @@ FASHION_MNIST = Mnist(
     preprocessing=Preprocessing(padding=2, flip=True),
     url="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
     folder="fashion-mnist",
+    largest=4 * 10**7,
     files={
         "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
         "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",

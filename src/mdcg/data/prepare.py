@@ -5,7 +5,7 @@ from __future__ import annotations
 from mdcg.data.cache import cached, write_cache
 from mdcg.data.content import Arrays, check
 from mdcg.data.record import DatasetRecord, Source
-from mdcg.errors import MdcgError
+from mdcg.errors import MdcgError, machine_trouble
 
 
 def content_of(record: DatasetRecord, source: Source) -> Arrays:
@@ -23,6 +23,8 @@ def read_anew(record: DatasetRecord, source: Source) -> Arrays:
     except MdcgError:
         raise
     except Exception as error:  # a reader is anybody's code
+        if trouble := machine_trouble(error):
+            raise trouble from error
         reason = (str(error).splitlines() or [""])[0].rstrip(".")
         kind = "" if type(error) is ValueError and reason else f"{type(error).__name__}: "
         raise MdcgError(f"the dataset {record.name} cannot be read ({kind}{reason}); fix its 'read'.") from error

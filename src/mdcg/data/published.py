@@ -15,6 +15,7 @@ from mdcg.data.content import Arrays
 from mdcg.data.record import DatasetRecord, Source
 from mdcg.data.source import fetch, find, stamp
 from mdcg.errors import MdcgError
+from mdcg.files import open_file
 
 MD5 = r"[0-9a-f]{32}"
 
@@ -22,6 +23,13 @@ MD5 = r"[0-9a-f]{32}"
 @dataclass(frozen=True, kw_only=True)
 class Downloaded(DatasetRecord):
     """A dataset whose files can be downloaded: found, checked, and cached once they were read."""
+
+    largest: int | None = None  # bytes that a file of it may have: a larger one is not even hashed
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.largest is not None and self.largest < 1:
+            raise MdcgError(f"the largest file of {self.name} cannot have {self.largest} bytes; give 1 or more.")
 
     @property
     @abstractmethod
@@ -107,12 +115,12 @@ class Published(Downloaded):
         return f"{what} in {root}"
 
     def fetch(self, root: Path) -> Path:
-        return fetch(self.url, self.md5, root)
+        return fetch(self.url, self.md5, root, self.largest)
 
     def check(self, path: Path) -> None:
         """Refuse an archive that is not the published one. Of a folder nothing is known: there `read` must look."""
         if path.is_file():
-            check_md5(path, self.md5)
+            check_md5(path, self.md5, self.largest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,13 +154,13 @@ class PublishedFiles(Downloaded):
 
     def fetch(self, root: Path) -> Path:
         for name in self._lacks(root / self.folder):
-            fetch(self.url + name, self.files[name], root / self.folder)
+            fetch(self.url + name, self.files[name], root / self.folder, self.largest)
         return root / self.folder
 
     def check(self, path: Path) -> None:
         """Refuse files that are not the published ones, by the first of them."""
         for name, md5 in self.files.items():
-            check_md5(path / name, md5)
+            check_md5(path / name, md5, self.largest)
 
     def stamp(self, path: Path) -> str:
         return stamp([path / name for name in self.files])
@@ -161,11 +169,12 @@ class PublishedFiles(Downloaded):
         return [name for name in self.files if not (place / name).is_file()]
 
 
-def check_md5(path: Path, md5: str) -> None:
-    """Refuse a file that has another md5."""
+def check_md5(path: Path, md5: str, largest: int | None = None) -> None:
+    """Refuse a file that has another md5; one that is larger than it can be is not read."""
     try:
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, "md5").hexdigest()
+        with open_file(path) as file:
+            whole = largest is None or os.fstat(file.fileno()).st_size <= largest
+            found = hashlib.file_digest(file, "md5").hexdigest() if whole else ""
     except OSError as error:
         raise MdcgError(f"cannot read {path}: {error.strerror}; check its permissions.") from error
     if found != md5:

@@ -19,6 +19,7 @@ from mdcg.pixels.processes import decode_all
 
 WNIDS, WORDS, VAL = "wnids.txt", "words.txt", "val/val_annotations.txt"
 SIDE = 64
+MOST, MEMBERS = 5 * 10**8, 2**17  # bytes and files that it may hold, those without labels among them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,9 +27,6 @@ class TinyImageNet(Published):
     """The Tiny-ImageNet dataset: many small files, with one checksum for all of them."""
 
     digest: str  # of its images and labels, see `_digest`
-
-    def check(self, path: Path) -> None:
-        """Accept any file: all are checked when they are read, from an archive or not."""
 
     def stamp(self, path: Path) -> str:
         """A digest of the lists and the folders' times: 110,000 images are too many to look at on every start."""
@@ -45,7 +43,7 @@ class TinyImageNet(Published):
 
     def read(self, path: Path) -> Arrays:
         """Read and verify all images and labels, from the unpacked folder or the archive."""
-        files = dict(found(path, _wanted))
+        files = dict(found(path, _wanted, MOST, MEMBERS))
         for name in (WNIDS, WORDS, VAL):
             if name not in files:
                 raise MdcgError(f"{path} lacks {name}; get {self.archive} again with 'mdcg data get'.")
@@ -112,6 +110,7 @@ TINYIMAGENET = TinyImageNet(
     protocol=Protocol("resnet18", epochs=30, batch_size=32),
     url="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
     md5="90528d7ca1a48142e341f4ef8d21d0de",
+    largest=3 * 10**8,
     folder="tiny-imagenet-200",
     probe=WNIDS,
     digest="050686d31ac4c1841d3942d67495ddc9dc16a88b",

@@ -47,11 +47,13 @@ class Context:
     device: str = "auto"
     members: int | None = None  # most runs that may train together
     probes: tuple[str, ...] = ()  # that look at the runs
+    check_probes: bool = False  # that each look has changed nothing
     trackers: TrackerSet = field(default_factory=TrackerSet)  # that are told of them
     fresh: bool = False  # repeat what is finished
     pixels: bool = True  # of the memory's images go into the model's file, which can then learn more
     remote: bool = False  # the device is that of other machines
     slots: int = 1  # groups that train at the same time
+    gpu_share: float = 1.0  # of a GPU's memory that a group may use
     display: Display = SILENT
     weights: Mapping[str, WeightsFile] = field(default_factory=dict)  # by digest
     datasets: DatasetCache = field(default_factory=DatasetCache, compare=False, repr=False)

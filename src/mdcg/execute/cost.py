@@ -63,7 +63,7 @@ def cost_per_image(
     alike = [
         record
         for record in records
-        if _expense(record.spec) == _expense(wanted) and _same_device(record.environment.hardware.gpu, device, gpu)
+        if expense(record.spec) == expense(wanted) and _same_device(record.environment.hardware.gpu, device, gpu)
     ]
     own = [record for record in alike if record.spec.method == wanted.method]
     for those in (own, alike):
@@ -76,7 +76,7 @@ def cost_per_image(
     return None if rough is None else Cost(rough, measured=False)
 
 
-def _expense(spec: RunSpec) -> tuple[object, ...]:
+def expense(spec: RunSpec) -> tuple[object, ...]:
     """What images cost depends on, their number and the method apart."""
     return spec.fingerprint, spec.backbone, spec.precision, spec.backbone_lr == 0, spec.augment, spec.optimizer
 

@@ -21,7 +21,7 @@ from mdcg.runs.spec import RunSpec
 from mdcg.runs.store import Measurements
 from mdcg.saved import SavedModel
 from mdcg.train import state as states
-from mdcg.train.capacity import members_that_fit, release_memory
+from mdcg.train.capacity import Meter, members_that_fit, release_memory
 from mdcg.train.checkpoint import Checkpoints
 from mdcg.train.device_errors import OutOfMemory, device_errors_explained
 from mdcg.train.fork import fork, founders
@@ -81,7 +81,7 @@ def _capacity(specs: Specs, context: Context) -> int:
     if compute.device.type != "cuda" or len(specs) == 1 or is_begun(context.store, specs):
         return len(specs)
     with contextlib.suppress(OutOfMemory), device_errors_explained():
-        return members_that_fit(_group(specs, context), compute)
+        return members_that_fit(_group(specs, context), compute, Meter(context.gpu_share))
     release_memory(compute)
     return 1  # which will say that not even one fits
 

@@ -16,6 +16,10 @@ from mdcg.files import is_locked
 from mdcg.probes import ProbeError
 from mdcg.runs.environment import own_revision
 from mdcg.runs.failures import note_failure
+from mdcg.runs.spec import RunSpec
+
+WORKED_ON = "another process is working on it"
+LOOKS = 10  # at who holds the runs of a job, as long as somebody is faster
 
 
 class Executor(Protocol):
@@ -46,19 +50,28 @@ class LocalExecutor:
 def do_job(job: Job, context: Context) -> Undone:
     """Train a job's runs. Errors of the machine are raised; runs that other processes hold are left to them."""
     own_revision()  # now: the files may change while runs train
-    store = context.store
-    undone = Undone(
-        left={spec.name: "another process is working on it" for spec in job.specs if is_locked(store.folder(spec))}
-    )
-    free = [spec for spec in job.specs if spec.name not in undone.left]
-    for together in make_groups(free, context, lambda _: len(free)):  # in parts, if it was in parts before
+    undone, specs = Undone(), job.specs
+    for _ in range(LOOKS):
+        held = {spec.name: WORKED_ON for spec in specs if is_locked(context.store.folder(spec))}
+        undone |= Undone(left=held)
+        done, specs = _train([spec for spec in specs if spec.name not in held], context)
+        undone |= done
+        if not specs:
+            return undone
+    return undone | Undone(left={spec.name: WORKED_ON for spec in specs})
+
+
+def _train(specs: Sequence[RunSpec], context: Context) -> tuple[Undone, list[RunSpec]]:
+    """Train runs that nobody held a moment ago; return also those in whose group somebody holds one by now."""
+    store, undone, again = context.store, Undone(), list[RunSpec]()
+    for together in make_groups(specs, context, lambda _: len(specs)):  # in parts, if it was in parts before
         details, errors = "", list[Exception]()
         try:
             failures = train_group(together, context)
         except (MachineError, ProbeError):
             raise
-        except Busy as busy:  # since we looked
-            undone |= Undone(left={spec.name: str(busy) for spec in together if store.finished(spec) is None})
+        except Busy:  # the others of its group need not wait
+            again += together
             continue
         except Exception as error:  # of a method or backbone of a user's own, for instance: the others go on
             if trouble := machine_trouble(error):
@@ -71,4 +84,4 @@ def do_job(job: Job, context: Context) -> Undone:
             if spec.name in failures:
                 note_failure(store, spec, failures[spec.name], details)
         undone |= Undone(failures, errors=errors)
-    return undone
+    return undone, again

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mdcg.data import Dataset
 from mdcg.errors import MdcgError
 from mdcg.execute.context import Context
-from mdcg.execute.cost import cost_per_image, group_of, work
-from mdcg.execute.unfinished import begun, begun_otherwise
+from mdcg.execute.cost import Cost, cost_per_image, expense, group_of, work
+from mdcg.execute.unfinished import begun, begun_otherwise, finished_run
+from mdcg.files import is_locked
 from mdcg.probes import ProbeSet, probes_for
 from mdcg.runs.environment import gpu_name
 from mdcg.runs.failures import failure
@@ -42,12 +44,20 @@ class Plan:
     jobs: Sequence[Job]
     finished: Sequence[RunSpec]
     failed: Mapping[str, str]  # by name, why; left out
+    at_once: int = 1  # jobs that do not slow each other down
 
     @property
     def seconds(self) -> float | None:
-        """The time that all jobs will take; None where that is not known of each."""
+        """The time until all jobs are done, whoever is free taking the next; None where that is not known of each.
+
+        >>> Plan([Job([], 0, seconds, True) for seconds in (5.0, 1.0, 1.0, 2.0)], [], {}, at_once=2).seconds
+        5.0
+        """
         known = [job.seconds for job in self.jobs if job.seconds is not None]
-        return sum(known) if len(known) == len(self.jobs) else None
+        free = [0.0] * self.at_once
+        for seconds in known:
+            heapq.heapreplace(free, free[0] + seconds)
+        return max(free) if len(known) == len(self.jobs) else None
 
     @property
     def measured(self) -> bool:
@@ -84,34 +94,49 @@ def make_plan(specs: Sequence[RunSpec], context: Context, retry: bool) -> Plan:
         usual = context.members or default_members(context.dataset(spec), context.device_type(spec))
         return min(usual, max(1, -(-(len(wanted) - len(finished)) // context.slots)))
 
-    groups = make_groups(wanted, context, most)
+    groups = make_groups(wanted, context, most, names)
     unreadable = list[tuple[Path, str]]()
     records = [record for _, record in store.records(unreadable)] if groups else []
     for path, reason in unreadable:
         warn_of(path, reason)
-    return Plan([_job(together, context, records) for together in groups], finished, failed)
+    costs: Costs = {}
+    jobs = [_job(together, context, records, costs) for together in groups]
+    devices = max(1, round(context.slots * context.gpu_share))  # jobs that share a GPU take their time from each other
+    return Plan(jobs, finished, failed, devices)
 
 
-def make_groups(specs: Sequence[RunSpec], context: Context, most: Callable[[RunSpec], int]) -> list[list[RunSpec]]:
-    """The groups to train: first the unfinished ones that were begun, as they were; then new ones, at most so large."""
+def make_groups(
+    specs: Sequence[RunSpec],
+    context: Context,
+    most: Callable[[RunSpec], int],
+    finished: Collection[str] | None = None,
+) -> list[list[RunSpec]]:
+    """The groups to train: first the unfinished ones that were begun, as they were; then new ones, at most so large.
+
+    `finished` names what is, where that has just been read.
+    """
     store, fresh = context.store, context.fresh
     asked = {spec.name: spec for spec in specs}
-    open_ = {name: spec for name, spec in asked.items() if fresh or store.finished(spec) is None}
+    if finished is None:
+        finished = {name for name, spec in asked.items() if not fresh and store.finished(spec) is not None}
+    open_ = {name: spec for name, spec in asked.items() if name not in finished}
     groups: list[list[RunSpec]] = []
     for names in [] if fresh else begun_otherwise(store):
-        if any(name in open_ for name in names):
+        if any(name in open_ for name in names) and not _are_worked_on(store, names):
             logger.warning(
                 "%s runs were begun with other probes, among them some asked for now; these start anew.", len(names)
             )
     for _, names in [] if fresh else begun(store):
         if not any(name in open_ for name in names):
             continue
-        if all(name in asked for name in names):
-            together = [asked[name] for name in names]
+        # One that is finished need not be asked for: the others go on where they were.
+        found = [asked.get(name) or finished_run(store, name, store.probes) for name in names]
+        together = [spec for spec in found if spec is not None]
+        if len(together) == len(names):
             if len({spec.group_key() for spec in together}) == 1:
                 groups.append(together)
                 open_ = {name: spec for name, spec in open_.items() if name not in names}
-        else:
+        elif not _are_worked_on(store, names):
             logger.warning(
                 "%s runs were begun together and not finished, among them some asked for now; these start anew. To go "
                 "on with all of them, ask for all of them as before.",
@@ -124,6 +149,11 @@ def make_groups(specs: Sequence[RunSpec], context: Context, most: Callable[[RunS
         size = most(together[0])
         groups += [together[start : start + size] for start in range(0, len(together), size)]
     return groups
+
+
+def _are_worked_on(store: Store, names: Iterable[str]) -> bool:
+    """Whether a process is training some of these runs."""
+    return any(is_locked(store.root / name) for name in names)
 
 
 def default_members(dataset: Dataset, device: str) -> int:
@@ -140,7 +170,8 @@ def checked_probes(specs: Sequence[RunSpec], context: Context) -> ProbeSet:
                 "classes come again or borders are blurry, and for look_ahead.",
                 about="set.look_ahead",
             )
-    return probes_for(context.probes, {(spec.method, spec.head): spec.built_method() for spec in specs})
+    methods = {(spec.method, spec.head): spec.built_method() for spec in specs}
+    return probes_for(context.probes, methods, context.check_probes)
 
 
 def say_what_is_repeated(store: Store, specs: Sequence[RunSpec]) -> None:
@@ -181,11 +212,18 @@ def _whatever_code(spec: RunSpec) -> str:
     return spec.model_copy(update={"code": ""}).digest()
 
 
-def _job(specs: Sequence[RunSpec], context: Context, records: Sequence[Record]) -> Job:
+Costs = dict[tuple[object, ...], Cost | None]  # of an image, by all that it depends on
+
+
+def _job(specs: Sequence[RunSpec], context: Context, records: Sequence[Record], costs: Costs) -> Job:
+    """The job of these runs; `costs` is what others have asked the records for, and is added to."""
     dataset, kind = context.dataset(specs[0]), context.device_type(specs[0])
     images = work(group_of(specs, dataset))
     gpu = None if context.remote else gpu_name(context.compute(specs[0]))
-    cost = cost_per_image(specs, dataset, records, kind, gpu)
+    key = (*expense(specs[0]), specs[0].method, kind, gpu)
+    if key not in costs:
+        costs[key] = cost_per_image(specs, dataset, records, kind, gpu)
+    cost = costs[key]
     if cost is None:
         return Job(specs, images, None, measured=False)
     return Job(specs, images, cost.seconds * images, cost.measured)

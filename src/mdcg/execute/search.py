@@ -20,7 +20,7 @@ from mdcg.data import Dataset
 from mdcg.errors import MdcgError
 from mdcg.execute.plan import Undone
 from mdcg.execute.sweep import Sweep, with_dataset
-from mdcg.files import opened, write_atomic
+from mdcg.files import open_file, write_atomic
 from mdcg.methods import METHODS
 from mdcg.methods.base import Value
 from mdcg.models import HEADS
@@ -182,7 +182,7 @@ def check_free(file: Path) -> None:
     begins = MARK.encode()
     if not file.exists():
         return
-    with contextlib.suppress(OSError), opened(file) as written:
+    with contextlib.suppress(OSError), open_file(file) as written:
         if written.read(len(begins)) == begins:
             return
     raise MdcgError(f"{file} is there already, and no search wrote it; give another file with --write.")

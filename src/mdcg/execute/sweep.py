@@ -7,7 +7,7 @@ is finished is never done again, what was begun goes on where it was, and what f
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,11 @@ from mdcg import markup, metrics
 from mdcg.data import Dataset
 from mdcg.errors import MdcgError
 from mdcg.execute.context import Context
-from mdcg.execute.local import Executor, LocalExecutor
+from mdcg.execute.local import WORKED_ON, Executor, LocalExecutor
 from mdcg.execute.plan import Plan, Undone, make_plan, say_what_is_repeated
 from mdcg.execute.progress import PlanDisplay, messages
 from mdcg.execute.unfinished import tidy
+from mdcg.files import is_locked
 from mdcg.methods.base import Preset
 from mdcg.models.naming import backbone_name
 from mdcg.models.weights import WeightsFile
@@ -78,6 +79,7 @@ class Sweep:
         members: int | None = None,
         log: Sequence[str | Tracker] = (),
         probes: Sequence[str] = (),
+        check_probes: bool = False,
         fresh: bool = False,
         pixels: bool = True,
         **given: Any,
@@ -85,9 +87,11 @@ class Sweep:
         """The sweep of a document; `given` (seeds, out, data, device, …) overrides what it says beside its axes.
 
         A backbone that is given, not one that the document names, may be an object or code to import; `data` may be a
-        `Dataset`.
+        `Dataset`. With `check_probes` a probe that changes anything is an error.
         """
         trackers = TrackerSet(log)  # or say what is missing, before anything trains
+        if check_probes and not probes:
+            raise MdcgError("there is no probe to check; name one with --probe (probes), or leave --check-probes out.")
         given = with_dataset(given)
         own = _own_dataset(given)
         found = expand(document, given | {"backbone": _backbones(given.get("backbone"))})
@@ -95,7 +99,8 @@ class Sweep:
         if own is not None:
             _check_named(own, [one.recipe.scenario for one in found])
         context = Context(
-            *(base.out, None if own else base.data, base.device, members, tuple(probes), trackers, fresh, pixels),
+            *(base.out, None if own else base.data, base.device, members, tuple(probes), check_probes),
+            *(trackers, fresh, pixels),
             given=own,
         )
         cells = choose(found, context.dataset, only or {})
@@ -130,8 +135,16 @@ class Sweep:
             if plan.jobs:
                 with PlanDisplay(plan, quiet) as display:
                     undone |= worker.execute(plan.jobs, context, display)
-        done = {} if self.context.fresh else self.records()  # some of what others were at may be finished by now
-        return replace(undone, left={name: why for name, why in undone.left.items() if name not in done})
+        done = self.records()
+        # Some of what others were at may be finished by now.
+        left = {name: why for name, why in undone.left.items() if self.context.fresh or name not in done}
+        return replace(undone, left={**self.gone({*done, *undone.failed}), **left})
+
+    def gone(self, known: Collection[str]) -> dict[str, str]:
+        """Why the runs that are not among those known have lost their result, by name: it was there a moment ago."""
+        folders = {spec.name: self.context.store.folder(spec) for spec in self.specs if spec.name not in known}
+        removed = "its result has been removed meanwhile"
+        return {name: WORKED_ON if is_locked(folder) else removed for name, folder in folders.items()}
 
     def records(self) -> dict[str, Record]:
         """The records of all finished runs, by name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -87,13 +87,22 @@ def tidy(store: Store, specs: Sequence[RunSpec]) -> None:
 
 def _is_finished(store: Store, name: str, probes: set[str], known: Mapping[str, RunSpec]) -> bool:
     """Whether a run is finished, of this sweep or another, with what these probes were to measure."""
+    if name in known and probes == set(store.probes):
+        with contextlib.suppress(MdcgError):
+            return store.finished(known[name]) is not None
+        return False
+    return finished_run(store, name, probes) is not None
+
+
+def finished_run(store: Store, name: str, probes: Collection[str]) -> RunSpec | None:
+    """The run of this name, if it is finished in a folder of its own, with what these probes were to measure."""
     folder = store.root / name
     try:
-        if name in known and probes == set(store.probes):
-            return store.finished(known[name]) is not None
-        return read_record(folder).spec.name == name and all(measured_file(folder, one).is_file() for one in probes)
+        spec = read_record(folder).spec
     except MdcgError:
-        return False
+        return None
+    measured = all(measured_file(folder, probe).is_file() for probe in probes)
+    return spec if spec.name == name and measured else None
 
 
 def _groups(store: Store) -> Iterator[tuple[Path, list[str], set[str]]]:
@@ -104,6 +113,8 @@ def _groups(store: Store) -> Iterator[tuple[Path, list[str], set[str]]]:
             continue
         try:
             note = read_as(GroupNote, path)
+        except FileNotFoundError:  # another process has just finished it
+            continue
         except (OSError, ValueError):
             warn_of(path, f"{path}, which names the runs of a group, is damaged; they start anew. Remove {folder}.")
         else:

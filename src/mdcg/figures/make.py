@@ -8,13 +8,14 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryFile
 
 from mdcg.errors import MachineError, MdcgError
 from mdcg.execute.context import Context
 from mdcg.execute.sweep import Sweep
+from mdcg.execute.unfinished import tidy
 from mdcg.figures import captions, style
 from mdcg.figures.base import FIGURES, Figure, ModelFigure, Row, RunFigure, recipe_of
 from mdcg.figures.read import UNFIT, numbers
@@ -50,6 +51,7 @@ def make(
     seeds_given: bool,
     members: int | None = None,
     retry: bool = False,
+    check_probes: bool = False,
     done: Callable[[WrittenFigure], None] = lambda made: None,
 ) -> ProbeTime | None:
     """Draw these figures; `asked` says of which scenario and how to train, its folder is that of the runs.
@@ -69,7 +71,8 @@ def make(
             probes.setdefault(spec.name, set()).update(_probes(figures[name]))
     _writable(out)
     by_name = {spec.name: spec for own in specs.values() for spec in own}
-    _train(by_name, probes, asked, members, retry)
+    context = Context(asked.out, asked.data, asked.device, members, check_probes=check_probes)
+    _train(by_name, probes, asked.scenario, context, retry)
     for name, figure in figures.items():
         rows, where = _numbers(name, figure, specs.get(name, []), asked)
         done(_write(name, figure, rows, where, out, asked.scenario, asked.memory))
@@ -105,13 +108,14 @@ def _check(name: str, figure: RunFigure, asked: Recipe) -> None:
 def _train(
     specs: Mapping[str, RunSpec],
     probes: Mapping[str, set[str]],
-    asked: Recipe,
-    members: int | None,
+    title: str,
+    context: Context,
     retry: bool,
 ) -> None:
     """Train the runs in sweeps, one for each set of probes; runs that can train together have the same probes."""
+    tidy(Store(context.out), list(specs.values()))  # also where nothing is left to train
     groups: dict[tuple[str, bool], list[RunSpec]] = {}
-    stores = {frozenset(own): Store(asked.out, tuple(own)) for own in probes.values()}
+    stores = {frozenset(own): Store(context.out, tuple(own)) for own in probes.values()}
     for name, spec in specs.items():
         if stores[frozenset(probes[name])].finished(spec) is None:
             groups.setdefault((spec.group_key(), bool(probes[name])), []).append(spec)
@@ -120,8 +124,7 @@ def _train(
         every = sorted({probe for spec in own for probe in probes[spec.name]})
         sweeps.setdefault(tuple(every), []).extend(own)
     for watching, own in sweeps.items():
-        context = Context(asked.out, asked.data, asked.device, members, probes=watching)
-        undone = Sweep([GridCell({}, own)], context, asked.scenario).run(retry)
+        undone = Sweep([GridCell({}, own)], replace(context, probes=watching), title).run(retry)
         for reason in dict.fromkeys(undone.failed.values()):
             logger.warning("left out of the figure, until --retry tries it again: %s", reason)
         for reason in dict.fromkeys(undone.left.values()):
@@ -154,9 +157,15 @@ def _writable(out: Path) -> None:
     missing: list[Path] = []
     try:
         missing += [folder for folder in (out, *out.parents) if not folder.exists()]
-        out.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=out):
-            remove_partial(out)
+        for last in (False, False, True):
+            try:
+                out.mkdir(parents=True, exist_ok=True)
+                with TemporaryFile(dir=out):
+                    remove_partial(out)
+                break
+            except FileNotFoundError:  # another process tries the same, and has removed it again
+                if last:
+                    raise
     except OSError as error:
         raise MachineError(f"cannot write in {out}: {error.strerror}; choose another folder with --out.") from error
     finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
@@ -21,6 +22,7 @@ from matplotlib.ticker import MaxNLocator, NullFormatter
 from PIL import Image
 
 from mdcg.metrics import Matrix
+from mdcg.terminal import plain
 
 WIDTH = 6.6  # inches: the text width of a page
 DPI = 200
@@ -94,8 +96,9 @@ def look_of(method: str, drawn: Sequence[str]) -> dict[str, Any]:
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Draw and save inside this context to get the style."""
-    with mpl.rc_context():
+    """Draw and save inside this context to get the style. A letter that the font lacks is a box, and no warning."""
+    with mpl.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from")
         mpl.rcdefaults()
         mpl.rcParams.update(RC)
         yield
@@ -240,7 +243,8 @@ def finish(drawing: Figure, caption: str) -> None:
     for key in drawing.legends:  # they stay in the drawing, when the caption is saved with it
         key.set_bbox_to_anchor((0, 0, 1, 1), transform=drawing.transFigure)
     width, height = drawing.get_size_inches()
-    text = "\n".join(textwrap.wrap(caption, int(width * 18), break_on_hyphens=False))
+    # Of what cannot be printed the file would be no SVG any more.
+    text = "\n".join(textwrap.wrap(plain(caption), int(width * 18), break_on_hyphens=False))
     drawing.text(0, -0.06 / height, text, fontsize=7.5, color="0.25", ha="left", va="top", linespacing=1.3)
 
 

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import logging
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -40,13 +41,15 @@ def checkpoint_folder(save_to: Path | None) -> Iterator[Path | None]:
         return
     folder = save_to.with_name(f".{save_to.name}{FOLDER}")
     unlink_link(folder)  # what it leads to is not ours
-    try:
-        with locked(folder):
+    with locked(folder):
+        try:
             yield folder
-    except NothingLearned:  # to go on where it was would fail again
+        except NothingLearned:  # to go on where it was would fail again
+            _remove(folder)
+            raise
+        _remove(folder)  # as long as it is locked: afterwards it may be another process's
+    if sys.platform == "win32":  # which removes nothing that is open
         _remove(folder)
-        raise
-    _remove(folder)
 
 
 def _remove(folder: Path) -> None:

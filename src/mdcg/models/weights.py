@@ -7,21 +7,26 @@ A ResNet takes torchvision's names, any other network of ours or of a user's its
 from __future__ import annotations
 
 import hashlib
+import os
+import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from mdcg.errors import MdcgError
-from mdcg.files import opened
+from mdcg.errors import MachineError, MdcgError
+from mdcg.files import open_file
 from mdcg.models.resnet import Projected, ResNet
 from mdcg.models.stacked import Stacked
+from mdcg.tensors import content_of
 
 CLASSIFIERS = {"fc", "classifier", "head", "linear"}  # layers of a file that no backbone is asked to have
+ZIPPED = b"PK\x03\x04"  # what PyTorch's files begin with
 COUNT = "num_batches_tracked"  # of BatchNorm, which with a momentum does not use it
 SHOWN = 3  # names in an error
 
@@ -76,14 +81,20 @@ class WeightsFile:
 def read(path: Path) -> dict[str, Tensor]:
     """The tensors of a file by name. Nothing but tensors is read, whatever else the file holds."""
     try:
-        with opened(path) as file:
-            pickled = file.read(4) in (b"PK\x03\x04", b"\x80\x02\x8a\x0a")  # PyTorch's formats, now and before
-        content = torch.load(path, map_location="cpu", weights_only=True) if pickled else load(path.read_bytes())
+        with open_file(path) as file:
+            start = file.read(4)
+            if start == ZIPPED:
+                _refuse_compressed(file)
+            file.seek(0)
+            pickled = start in (ZIPPED, b"\x80\x02\x8a\x0a")  # PyTorch's formats, now and before
+            content = torch.load(file, map_location="cpu", weights_only=True) if pickled else load(content_of(file))
     except OSError as error:
         raise MdcgError(
             f"cannot read the weights {path}: {error.strerror}; give the path of a file.", about="weights"
         ) from error
     except Exception as error:  # a file with anything in it
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):  # PyTorch's words for it
+            raise MachineError(f"there is not enough memory for the weights {path}; close other programs.") from error
         raise MdcgError(
             f"{path} is no file of weights, or holds more than tensors, which is not read; save them with "
             "torch.save(model.state_dict(), PATH) or as safetensors.",
@@ -93,6 +104,13 @@ def read(path: Path) -> dict[str, Tensor]:
         if isinstance(nested, dict) and any(isinstance(value, Tensor) for value in nested.values()):
             return {str(name): value for name, value in nested.items() if isinstance(value, Tensor)}
     raise MdcgError(f"{path} holds no weights by name; save model.state_dict().", about="weights")
+
+
+def _refuse_compressed(file: BinaryIO) -> None:
+    """Refuse a file that holds more than its size: PyTorch compresses nothing, and little can unpack to a lot."""
+    with zipfile.ZipFile(file) as members:
+        if sum(member.file_size for member in members.infolist()) > os.fstat(file.fileno()).st_size:
+            raise ValueError("its tensors are compressed")
 
 
 def digest_of(tensors: Mapping[str, Tensor]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import io
 import os
@@ -11,17 +12,17 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
-from PIL import ExifTags, Image, UnidentifiedImageError, features
+from PIL import ExifTags, Image, UnidentifiedImageError, _imaging, features
 from PIL.ImageFile import ImageFile
 
-from mdcg.errors import MachineError, MdcgError, unknown
+from mdcg.errors import MachineError, MdcgError, machine_trouble, unknown
 from mdcg.files import shown
 
 ImageArray = npt.NDArray[np.uint8]
@@ -38,7 +39,10 @@ THREADS = min(8, os.cpu_count() or 1)
 AHEAD = 4 * THREADS  # images that may wait, decoded, for their turn
 LARGE = 2**24  # pixels: an image above is decoded while no other such is
 GAP = 2  # a JPEG is decoded at a fraction of its size, but at least so many times as large as is asked for
-UNKNOWN, DAMAGED, UNREADABLE = "of no known format", "damaged", "unreadable"
+LARGEST = 2**30  # bytes of a file: an image of as many pixels as we decode has fewer
+WHOLE = 4  # a JPEG that comes in several passes takes memory for all of its pixels, but so many times less of it
+ROOM, BYTES = 2**24, 16  # bytes that it takes to decode an image: whatever its size, and for each pixel
+UNKNOWN, DAMAGED, UNREADABLE, TOO_LARGE = "of no known format", "damaged", "unreadable", "too large"
 TURNS = {  # what undoes each EXIF orientation
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -52,6 +56,8 @@ TURNS = {  # what undoes each EXIF orientation
 _large = threading.Lock()
 # Below we refuse such images ourselves. Last in the list: whoever asks for these warnings still gets them.
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning, append=True)
+with suppress(AttributeError, OSError):  # where libtiff is no library of its own
+    ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler(None)  # it would print what is wrong, which we say ourselves
 
 
 @dataclass(frozen=True)
@@ -116,7 +122,8 @@ def attempt(encoded: Encoded, format: ImageFormat, hashed: bool = False) -> Deco
         with file:
             if not hashed:
                 return Decoded(decode(file, encoded.name, format))
-            content = file.read()
+            with _explained(encoded.name):
+                content = file.read()
         sha1 = hashlib.sha1(content).hexdigest()
         return Decoded(decode(io.BytesIO(content), encoded.name, format), sha1)
     except BadImage as error:  # which itself would keep half an image in memory
@@ -125,11 +132,16 @@ def attempt(encoded: Encoded, format: ImageFormat, hashed: bool = False) -> Deco
 
 def _opened(path: Path, name: str) -> BinaryIO:
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would wait for its writer
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):  # to open a pipe would wait for its writer
             raise BadImage(f"{name} is a folder, pipe or device, not a file; remove it.", "not a file")
+        if not about.st_size:  # so do those in /proc seem, which only pass for files
+            raise BadImage(f"{name} is empty; repair or remove it.", UNKNOWN)
+        if about.st_size > LARGEST:
+            raise BadImage(f"{name} has {about.st_size:,} bytes, more than an image can have; remove it.", TOO_LARGE)
         return path.open("rb")
     except (OSError, ValueError) as error:
-        raise BadImage(
+        raise machine_trouble(error) or BadImage(
             f"cannot read {name}: {reason(error)}; check the path and its permissions.", UNREADABLE
         ) from error
 
@@ -141,13 +153,16 @@ def reason(error: OSError | ValueError) -> str:
 
 def decode(file: BinaryIO, name: str, format: ImageFormat) -> ImageArray:
     """Pixels (size, size, 3) of an encoded image, turned upright; of an animation, the first frame."""
-    with _explained(name), Image.open(file, formats=FORMATS) as image:
-        image.draft(None, (GAP * format.size, GAP * format.size))  # does nothing unless it is a JPEG
-        pixels = image.width * image.height
-        if Image.MAX_IMAGE_PIXELS and pixels > Image.MAX_IMAGE_PIXELS:
-            raise Image.DecompressionBombError
-        with _large if pixels > LARGE else nullcontext():
-            return np.asarray(_resized(_opaque(_upright(image), format.background), format))
+    with _explained(name) as needed:
+        needed.pixels = _webp_pixels(file)
+        _refuse_too_many(needed.pixels)
+        with Image.open(file, formats=FORMATS) as image:
+            needed.pixels = image.width * image.height
+            image.draft(None, (GAP * format.size, GAP * format.size))  # does nothing unless it is a JPEG
+            pixels = max(image.width * image.height, needed.pixels // WHOLE)
+            _refuse_too_many(pixels)
+            with _large if pixels > LARGE else nullcontext():
+                return np.asarray(_resized(_opaque(_upright(image), format.background), format))
 
 
 def pixels_of(image: Image.Image, name: str, format: ImageFormat | None) -> ImageArray:
@@ -155,7 +170,7 @@ def pixels_of(image: Image.Image, name: str, format: ImageFormat | None) -> Imag
 
     Without a format they are (height, width, channels), one channel if the image is grey and three if it is not.
     """
-    with _explained(name):
+    with _explained(name, image.width * image.height):
         upright = _upright(image)
         if format:
             return np.asarray(_resized(_opaque(upright, format.background), format))
@@ -163,26 +178,63 @@ def pixels_of(image: Image.Image, name: str, format: ImageFormat | None) -> Imag
         return np.asarray(opaque.convert("L"))[..., None] if upright.mode[0] in "1LI" else np.asarray(opaque)
 
 
+def _refuse_too_many(pixels: int) -> None:
+    if Image.MAX_IMAGE_PIXELS and pixels > Image.MAX_IMAGE_PIXELS:
+        raise Image.DecompressionBombError
+
+
+def _webp_pixels(file: BinaryIO) -> int:
+    """The number of pixels that a WebP image says it has, 0 of others: Pillow takes memory for them as it opens it."""
+    head = file.read(30)
+    file.seek(0)
+    if head[:4] != b"RIFF" or head[8:15] != b"WEBPVP8" or len(head) < 30:
+        return 0
+    if head[15:16] == b"X":
+        return (1 + int.from_bytes(head[24:27], "little")) * (1 + int.from_bytes(head[27:30], "little"))
+    if head[15:16] == b"L":
+        bits = int.from_bytes(head[21:25], "little")
+        return (1 + bits % 2**14) * (1 + (bits >> 14) % 2**14)
+    return (int.from_bytes(head[26:28], "little") % 2**14) * (int.from_bytes(head[28:30], "little") % 2**14)
+
+
+@dataclass
+class _Needed:
+    """How large an image is, as far as it is known."""
+
+    pixels: int = 0
+
+    def has_room(self) -> bool:
+        """Whether there is memory for it: a decoder that gets none may say that the image is damaged."""
+        try:
+            bytearray(ROOM + BYTES * self.pixels)
+        except MemoryError:
+            return False
+        return True
+
+
 @contextmanager
-def _explained(name: str) -> Iterator[None]:
+def _explained(name: str, pixels: int = 0) -> Iterator[_Needed]:
     """Say in a sentence why an image cannot be used."""
+    needed = _Needed(pixels)
     try:
-        yield
+        yield needed
     except MdcgError:
         raise
     except UnidentifiedImageError as error:
         raise BadImage(f"{name} is not an image of a known format; repair or remove it.", UNKNOWN) from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise BadImage(f"{name} has too many pixels to be read safely; make it smaller.", "too large") from error
+        raise BadImage(f"{name} has too many pixels to be read safely; make it smaller.", TOO_LARGE) from error
     except _TooDeep as error:
         raise BadImage(
             f"the pixels of {name} are {error}; convert it to 8 or 16 bits.", "not of 8 or 16 bits"
         ) from error
-    except MemoryError as error:
-        raise MachineError(
-            f"there is not enough memory to decode {name}; close other programs, or make the image smaller."
-        ) from error
     except Exception as error:  # a decoder meets anything: besides its own errors also struct's, zlib's, …
+        if isinstance(error, MemoryError) or "out of memory" in str(error).lower() or not needed.has_room():
+            raise MachineError(
+                f"there is not enough memory to decode {name}; close other programs, or make the image smaller."
+            ) from error
+        if trouble := machine_trouble(error):
+            raise trouble from error
         words = shown(str(error) or type(error).__name__, 150)
         raise BadImage(f"{name} is not a readable image ({words}); repair or remove it.", DAMAGED) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from mdcg.errors import FOREIGN, MdcgError, reason_of
 from mdcg.methods import Method
 from mdcg.models import HEADS
 from mdcg.probes.base import PROBES, Probe, ProbeError, Snapshot
+from mdcg.probes.untouched import untouched
 from mdcg.stored import HUGE, LARGEST
 from mdcg.train.device_errors import is_device_error
 from mdcg.train.loop import Trainer
@@ -22,10 +24,11 @@ RESERVED = ("probe", "task", "epoch", "step")  # what every row has
 
 
 class ProbeSet:
-    """Probes that look at runs together, by name, as the loop knows them."""
+    """Probes that look at runs together, by name, as the loop knows them; perhaps with a `check` that each look has
+    changed nothing."""
 
-    def __init__(self, probes: Mapping[str, Probe]) -> None:
-        self.probes = dict(probes)
+    def __init__(self, probes: Mapping[str, Probe], check: bool = False) -> None:
+        self.probes, self.check = dict(probes), check
 
     @property
     def needs_start(self) -> bool:
@@ -43,16 +46,18 @@ class ProbeSet:
             between = step and not (probe.every and step % probe.every == 0)
             if between or not probe.wants(state.task, epoch, epochs):
                 continue
-            started = time.perf_counter()
-            columns = _measured(name, probe, _snapshot(trainer, state, epoch, step))
+            with untouched(name, trainer, state) if self.check else nullcontext():
+                started = time.perf_counter()
+                columns = _measured(name, probe, _snapshot(trainer, state, epoch, step))
+                took = time.perf_counter() - started
             state.model.train(training)  # as it was, whatever the probe did
             for k, rows in enumerate(state.measured):
                 row: MeasuredRow = {"probe": name, "task": state.task + 1, "epoch": epoch, "step": step}
                 rows.append(row | {key: values[k] for key, values in columns.items()})
-            state.measuring[name] = state.measuring.get(name, 0.0) + time.perf_counter() - started
+            state.measuring[name] = state.measuring.get(name, 0.0) + took
 
 
-def probes_for(names: Sequence[str], methods: Mapping[tuple[str, str], Method]) -> ProbeSet:
+def probes_for(names: Sequence[str], methods: Mapping[tuple[str, str], Method], check: bool = False) -> ProbeSet:
     """Find probes by name; one that cannot look at some method, by its name and its head's, is refused before anything
     trains."""
     probes = {name: PROBES[name]() for name in dict.fromkeys(names)}
@@ -60,7 +65,7 @@ def probes_for(names: Sequence[str], methods: Mapping[tuple[str, str], Method]) 
         for (method, head), built in methods.items():
             if (reason := probe.unsuited(built, HEADS[head])) is not None:
                 raise MdcgError(f"the probe {name} cannot look at {method}: {reason}; leave one of the two out.")
-    return ProbeSet(probes)
+    return ProbeSet(probes, check)
 
 
 def _snapshot(trainer: Trainer, state: State, epoch: int, step: int) -> Snapshot:

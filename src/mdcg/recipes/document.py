@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from mdcg.errors import MdcgError, unknown
-from mdcg.files import opened
+from mdcg.files import open_file
 
 SHIPPED = Path(__file__).parent / "shipped"
 OLDER_NAMES = {"rate": "lr"}  # of keys, which recipes may still have
@@ -87,7 +87,7 @@ def read_document(asked: Path | str) -> Document:
     path = find_recipe(asked)
     document = Document({}, path)
     try:
-        with opened(path, pipe=True) as file:
+        with open_file(path, pipe=True) as file:
             text = file.read(LONGEST + 1)
         if len(text) > LONGEST:
             raise MdcgError(f"recipe {path} is larger than a megabyte; give a recipe, a YAML file of some lines.")

@@ -67,7 +67,7 @@ def _markdown_text(text: str) -> str:
     >>> print(_markdown_text("a|b_c <i>"))
     a\\|b\\_c \\<i\\>
     """
-    return re.sub(r"([\\|*_`<>\[\]#])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([\\|*_`<>\[\]#&~$])", r"\\\1", " ".join(text.split()))
 
 
 def latex(sections: Sequence[Section]) -> str:
@@ -124,7 +124,7 @@ def latex_text(text: str) -> str:
     >>> print(latex_text("50% of my_set"))
     50\% of my\_set
     """
-    return "".join(LATEX.get(char, char) for char in " ".join(text.split()))
+    return "".join(LATEX.get(char, char if char.isprintable() else "?") for char in " ".join(text.split()))
 
 
 def csv_table(sections: Sequence[Section]) -> str:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from mdcg import paper
 from mdcg.errors import MdcgError
-from mdcg.files import opened
+from mdcg.files import open_file
 from mdcg.methods.base import Preset
 from mdcg.recipes.recipe import explain
 
@@ -62,7 +62,7 @@ def read_notes(path: Path) -> Noted:
     try:
         entries = []
         if path.exists():
-            with opened(path) as file:
+            with open_file(path) as file:
                 entries = yaml.safe_load(file.read().decode())
     except OSError as error:
         raise MdcgError(f"cannot read {path}: {error.strerror}; check the path.") from error

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mdcg import paper
 from mdcg.errors import MdcgError
-from mdcg.files import opened, write_atomic
+from mdcg.files import open_file, write_atomic
 from mdcg.methods import METHODS
 from mdcg.methods.base import Preset
 from mdcg.metrics import spread
@@ -66,7 +66,7 @@ def write_reproduction(path: Path, runs: Iterable[FinishedRun], notes: Path) -> 
     try:
         before = f"{BEGIN}{END}\n"
         if path.exists():
-            with opened(path) as file:
+            with open_file(path) as file:
                 before = file.read().decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"

@@ -55,8 +55,8 @@ def _several(numbers: Sequence[int]) -> str:
     >>> _several([0, 1, 2, 3, 7]), _several([200, 500]), _several([])
     ('0-3, 7', '200, 500', '–')
     """
-    found = sorted(set(numbers))
-    runs = [list(run) for _, run in itertools.groupby(found, key=lambda number: number - found.index(number))]
+    found = enumerate(sorted(set(numbers)))
+    runs = [[number for _, number in run] for _, run in itertools.groupby(found, key=lambda one: one[1] - one[0])]
     parts = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
     return ", ".join(parts) or "–"
 

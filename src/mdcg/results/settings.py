@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from mdcg import paper
+from mdcg import metrics, paper
 from mdcg.execute.sweep import Sweep
 from mdcg.methods import METHODS
 from mdcg.metrics import Matrix
@@ -65,7 +65,7 @@ class Setting:
     @cached_property
     def stats(self) -> dict[str, Spread]:
         """The mean and deviation of every metric and of the seconds."""
-        rows = [run.record.metrics for run in self.runs]
+        rows = [metrics.summary(R, record.accuracies) for R, record in zip(self.matrices, self.records, strict=True)]
         found = {name: Spread.of([row[name] for row in rows]) for name in rows[0]}
         return found | {"seconds": Spread.of([run.record.seconds for run in self.runs])}
 
@@ -282,11 +282,11 @@ def _chosen(specs: Sequence[RunSpec]) -> list[list[str]]:
         usual = {place: _own_choice(specs[place]) for place in places}
         for key in dict.fromkeys(key for place in places for key in values[place]):
             here = [place for place in places if key in values[place]]
-            own = [place for place in here if key in usual[place] and usual[place][key] == values[place][key]]
+            own = {place for place in here if key in usual[place] and usual[place][key] == values[place][key]}
             others = {values[place][key] for place in here if place not in own}
             if not others and len(here) == len(places):
                 continue
-            bare = own if len({values[place][key] for place in own}) > 1 else []
+            bare = own if len({values[place][key] for place in own}) > 1 else set()
             for place in here:
                 if place not in bare:
                     told[place].append(f"{key} {_text(values[place][key])}")

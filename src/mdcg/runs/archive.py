@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mdcg.errors import MdcgError
-from mdcg.files import opened, write_atomic
+from mdcg.files import open_file, write_atomic
 from mdcg.runs.record import DAMAGE, NewerFormat, Record, as_record
 from mdcg.stored import MOST_BYTES, json_of
 
@@ -63,7 +63,7 @@ def read_archive(path: Path) -> Archive:
 def _read(path: Path, changed: int, size: int) -> Archive:
     """Read an archive, cached as long as `changed` and `size` tell that the file is the same."""
     records, unreadable, newer = list[Record](), list[str](), None
-    with opened(path) as file:
+    with open_file(path) as file:
         beginning = file.read(LOOK)
         if not all(mark in beginning for mark in MARKS):
             return Archive((), ())

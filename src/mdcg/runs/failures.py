@@ -26,10 +26,10 @@ class FailureNote(BaseModel):
 def failure(store: Store, spec: RunSpec) -> str | None:
     """The reason why a run failed, if it did and has not been finished since."""
     path = store.folder(spec) / FAILED
-    if not path.exists():
-        return None
     try:
         return read_as(FailureNote, path).reason
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except (OSError, ValueError):
         warn_of(path, f"{path}, the note on a run that failed, is damaged; the run is tried again.")
         return None

@@ -47,9 +47,9 @@ def _runs(runs: Sequence[NamedRecord]) -> tuple[list[RunRow], list[str]]:
 def _accuracies(runs: Sequence[NamedRecord]) -> tuple[list[RunRow], list[str]]:
     rows: list[RunRow] = []
     for name, record in runs:
-        known = np.argwhere(~np.isnan(record.R)).tolist()
-        whose = _whose(name, record)
-        rows += [{**whose, "after": i + 1, "task": j + 1, "accuracy": float(record.R[i, j])} for i, j in known]
+        whose, R = _whose(name, record), record.R
+        known = np.argwhere(~np.isnan(R)).tolist()
+        rows += [{**whose, "after": i + 1, "task": j + 1, "accuracy": float(R[i, j])} for i, j in known]
     return rows, ["name", *WHOSE, "after", "task", "accuracy"]
 
 

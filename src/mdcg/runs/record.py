@@ -78,11 +78,14 @@ class Record(BaseModel):
     def accuracies(self) -> list[float]:
         """The accuracy on the classes of all tasks so far, at every time it was evaluated: after each of them, and, of
         an online stream, within."""
-        within = {task: _within(row) for row in self.history if isinstance(task := row.get("task"), int)}
-        found, columns = list[float](), self.task_columns
-        for task, counts in enumerate(np.array(self.correct)):
-            seen = list({c for own in columns[: task + 1] for c in own})
-            found += [*within.get(task + 1, ()), metrics.overall(counts[seen], np.array(self.total)[seen])]
+        within = {
+            task: _within(row) for row in self.history if "within" in row and isinstance(task := row.get("task"), int)
+        }
+        found, seen, total = list[float](), set[int](), np.array(self.total)
+        for task, (counts, own) in enumerate(zip(np.array(self.correct), self.task_columns, strict=True), 1):
+            seen.update(own)
+            places = list(seen)
+            found += [*within.get(task, ()), metrics.overall(counts[places], total[places])]
         return found
 
     @property
@@ -106,8 +109,9 @@ class Record(BaseModel):
 
     def as_json(self) -> dict[str, Any]:
         """The content for `--json`: accuracies in percent, what was not evaluated as null."""
-        values = {name: _or_none(value) for name, value in self.metrics.items()}
-        R = [[_or_none(entry) for entry in row] for row in self.R.tolist()]
+        matrix = self.R
+        values = {name: _or_none(value) for name, value in metrics.summary(matrix, self.accuracies).items()}
+        R = [[_or_none(entry) for entry in row] for row in matrix.tolist()]
         return {"seed": self.spec.seed, "R": R, **values, "seconds": round(self.seconds, 3)}
 
     def computed(self) -> dict[str, Any]:

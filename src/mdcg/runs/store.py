@@ -20,7 +20,7 @@ import yaml
 from pydantic import BaseModel
 
 from mdcg.errors import MachineError, MdcgError, machine_trouble, unknown
-from mdcg.files import remove_partial, unlink_link, write_atomic
+from mdcg.files import remove_owner, remove_partial, unlink_link, write_atomic
 from mdcg.runs.archive import SUFFIX, read_archive
 from mdcg.runs.record import DAMAGE, NewerFormat, Record, as_record
 from mdcg.runs.spec import RunSpec
@@ -84,7 +84,7 @@ class Store:
             raise
         except MdcgError as error:
             file = self.folder(spec) / RESULT
-            if file.exists():
+            if not _is_missing(error) and file.exists():
                 warn_of(file, f"{str(error).partition(';')[0]}; its run counts as not done, and is trained anew.")
             return None
         return record if record.spec == spec else None
@@ -120,9 +120,10 @@ class Store:
             file.unlink(missing_ok=True)
 
     def tidy(self, spec: RunSpec) -> None:
-        """Remove what killed processes left half-written in the folder of a run."""
+        """Remove what killed processes left in the folder of a run: half-written files, and their names."""
         folder = self.folder(spec)
         remove_partial(folder)
+        remove_owner(folder)
         if not (folder / MEASURED).is_symlink():
             remove_partial(folder / MEASURED)
 
@@ -139,14 +140,16 @@ class Store:
                 refused.append((Path(error.filename), f"cannot read {error.filename}: {error.strerror}."))
 
         folders, archives = self._look(note)
-        own = set()
+        own = set[str]()
         for folder in folders:
             try:
                 record = read_record(folder)
             except MdcgError as error:
-                refused.append((folder / RESULT, str(error)))
+                if not _is_missing(error):  # another process has just begun it anew
+                    refused.append((folder / RESULT, str(error)))
                 continue
-            own.add(record.spec.digest())
+            if archives:
+                own.add(record.spec.digest())
             yield folder, record
         refused += [(path, reason) for path in archives for reason in read_archive(path).unreadable]
         yield from (entry for digest, entry in newest(archives).items() if digest not in own)
@@ -231,6 +234,11 @@ def read_record(folder: Path) -> Record:
         raise machine_trouble(error) or MdcgError(f"cannot read {path}: {error.strerror}; check the path.") from error
     except DAMAGE as error:
         raise MdcgError(f"{path} is damaged, or is no result of mdcg; repeat the run with --fresh.") from error
+
+
+def _is_missing(error: MdcgError) -> bool:
+    """Whether a record could not be read because there is none."""
+    return isinstance(error.__cause__, FileNotFoundError)
 
 
 def measured_file(folder: Path, probe: str) -> Path:

@@ -187,7 +187,7 @@ class Process:
 
 
 def killed_at(where: str, count: int, number: int = signal.SIGKILL) -> Callable[[], None]:
-    """To be called before a command: it then sends itself a signal at the n-th call of one function."""
+    """Make what is called before a command: it then sends itself a signal at the n-th call of one function."""
     return partial(_arm, where, count, number)
 
 
@@ -225,7 +225,7 @@ def _arm(where: str, count: int, number: int) -> None:
 
 
 def as_nobody() -> None:
-    """To be called before a command: it then runs as a user who may read what everybody may."""
+    """Become, before a command, a user who may read what everybody may."""
     import mdcg.report.files
     import mdcg.report.page.page  # noqa: F401
     from mdcg.data import load

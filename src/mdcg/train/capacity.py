@@ -18,11 +18,15 @@ USABLE = 0.7  # of the free memory: allocators cut it into blocks, and others ma
 
 
 class Meter:
-    """Measures the memory of the current GPU, in bytes."""
+    """Measures the memory of the current GPU, in bytes, or of a share of it, where others have the rest."""
+
+    def __init__(self, share: float = 1.0) -> None:
+        self.share = share
 
     def free(self) -> int:
         torch.cuda.empty_cache()
-        return torch.cuda.mem_get_info()[0]
+        free, total = torch.cuda.mem_get_info()
+        return max(0, min(free, int(self.share * total) - torch.cuda.memory_reserved()))
 
     def used(self) -> int:
         return torch.cuda.memory_allocated()

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from mdcg.errors import TROUBLE, MachineError, MdcgError, machine_trouble
-from mdcg.files import remove_folder, remove_partial, shown, unlink_link, write_atomic
+from mdcg.files import open_file, remove_folder, remove_partial, shown, unlink_link, write_atomic
 from mdcg.tensors import pack, unpack
 from mdcg.train.checked import check_fits, check_whole
 from mdcg.train.device_errors import is_out_of_memory
@@ -56,7 +56,8 @@ class Checkpoints:
         remove_partial(self.folder)
         for file in self._files():
             try:
-                content = file.read_bytes()
+                with open_file(file) as opened:
+                    content = opened.read()
                 if _digest(content) != file.name.split(".")[1]:
                     raise ValueError("its content does not match its name")
                 tensors, values = unpack(content)

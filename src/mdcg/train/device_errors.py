@@ -10,9 +10,8 @@ import torch
 
 from mdcg.errors import MachineError, MdcgError
 
-SHORTAGE = "out of memory|allocate memory|enough memory|ALLOC_FAILED|32BitIndex"
-
-
+# What PyTorch, cuDNN and, of a CPU, oneDNN say where memory is short.
+SHORTAGE = "out of memory|allocate memory|enough memory|bad_alloc|ALLOC_FAILED|32BitIndex|could not create a primitive"
 GPU = "CUDA|cuDNN|CUBLAS"
 
 

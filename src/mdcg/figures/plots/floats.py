@@ -13,8 +13,7 @@ from mdcg import metrics
 from mdcg.errors import MdcgError
 from mdcg.figures import captions, style
 from mdcg.figures.base import FIGURES, Row, RunFigure, memories, recipe_of
-from mdcg.figures.plots.models import has_known_shape
-from mdcg.figures.plots.overhead import overhead
+from mdcg.figures.plots.overhead import can_be_counted, overhead
 from mdcg.figures.selection import usual
 from mdcg.methods import METHODS
 from mdcg.recipes.recipe import Recipe
@@ -51,7 +50,7 @@ class Floats(RunFigure):
         """The setting with most seeds of each method and memory size; there must be at least two sizes."""
         cells: dict[tuple[str, int], list[FinishedRun]] = {}
         for run in super().pick(runs):
-            if METHODS[run.spec.method].uses_memory and has_known_shape(run.spec):
+            if METHODS[run.spec.method].uses_memory and can_be_counted(run.spec):
                 cells.setdefault((run.spec.method, run.spec.memory), []).append(run)
         chosen = [max(alike(own, {"seed"}), key=lambda same: (len(same), usual(same[0]))) for own in cells.values()]
         return [run for own in chosen for run in own] if len({memory for _, memory in cells}) > 1 else []

@@ -27,10 +27,10 @@ class Forgetting(RunFigure):
 
     def numbers(self, runs: Sequence[FinishedRun]) -> list[Row]:
         return [
-            {**run.named(), "task": j + 1, "learned": i + 1, "accuracy": round(float(run.record.R[i, j]), 4)}
+            {**run.named(), "task": j + 1, "learned": i + 1, "accuracy": round(accuracy, 4)}
             for run in runs
-            for i in range(len(run.record.sizes))
-            for j in range(i + 1)
+            for i, row in enumerate(run.record.R.tolist())
+            for j, accuracy in enumerate(row[: i + 1])
         ]
 
     def pick(self, runs: Sequence[FinishedRun]) -> list[FinishedRun]:

@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
+from pydantic import ValidationError
 
-from mdcg.figures.plots.models import features, grown, shape_of
+from mdcg.errors import MdcgError
+from mdcg.figures.plots.models import features, grown, has_known_shape, shape_of
 from mdcg.methods import METHODS
 from mdcg.models.heads import Simplex
 from mdcg.runs.spec import RunSpec
@@ -37,6 +39,15 @@ class Overhead:
     @property
     def floats(self) -> int:
         return self.pixels + self.gate_weights + self.logits + self.projection
+
+
+def can_be_counted(spec: RunSpec) -> bool:
+    """Whether all parts of a run are known here: of another version they may have other settings, or be gone."""
+    try:
+        spec.built_method()
+        return has_known_shape(spec) and features(spec.backbone, shape_of(spec)) > 0
+    except (MdcgError, ValidationError):
+        return False
 
 
 def overhead(spec: RunSpec, sizes: Sequence[int]) -> Overhead:

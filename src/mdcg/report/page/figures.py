@@ -6,7 +6,7 @@ from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mdcg.errors import MdcgError
+from mdcg.errors import MdcgError, reason_of
 from mdcg.figures import FIGURES, RunFigure
 from mdcg.figures.captions import of_runs
 from mdcg.figures.make import drawing
@@ -43,5 +43,5 @@ def _figure(name: str, runs: Sequence[FinishedRun]) -> EmbeddedFigure | None:
     except MdcgError as error:
         return EmbeddedFigure(name, trouble=str(error))
     except Exception as error:  # of measurements that are damaged, or another package's figure: the report is not
-        return EmbeddedFigure(name, trouble=f"it cannot be drawn ({type(error).__name__}: {error}).")
+        return EmbeddedFigure(name, trouble=f"it cannot be drawn ({type(error).__name__}: {reason_of(error)}).")
     return EmbeddedFigure(name, caption, b64encode(svg).decode())

@@ -3,6 +3,7 @@
   const { THEMES, range, fixed, plain } = charts;
   const STROKES = { solid: "", dash: "6 3", dot: "2 3", dashdot: "6 3 2 3", longdash: "10 4" };
   const FEW = 8; // tasks whose R fits beside other charts
+  const AS_TEXT = { typesetMath: false }; // a name between dollars is no formula
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const plots = new Map(); // of each chart on the page: what draws it
   let printing = false;
@@ -45,13 +46,13 @@
       margin: { ...layout.margin, t: 48 }, legend: { x: 1.02, y: 1, xanchor: "left" },
     };
     const size = { width: Math.max(width, showlegend ? 800 : 0), height: layout.height + 36 };
-    Plotly.downloadImage({ data, layout: whole }, { format: "svg", filename: title, ...size });
+    Plotly.downloadImage({ data, layout: whole, config: AS_TEXT }, { format: "svg", filename: title, ...size });
   }
 
   function show(plot) {
     const { data, layout, least } = plots.get(plot)(theme());
     plot.style.minWidth = least ? `${least}px` : "";
-    Plotly.react(plot, data, layout, { displayModeBar: false, responsive: true });
+    Plotly.react(plot, data, layout, { ...AS_TEXT, displayModeBar: false, responsive: true });
   }
 
   const showIn = (node) => node.querySelectorAll(".plot").forEach(show);

@@ -14,6 +14,8 @@ from mdcg.results.settings import Section, Setting
 from mdcg.runs.finished import FinishedRun
 from mdcg.runs.record import Record
 
+NUMBER = (int, float)
+
 
 def dumps(content: object) -> str:
     """Write JSON as short as it can be; the template's `tojson` makes it safe inside HTML."""
@@ -26,14 +28,16 @@ def lean(content: Any) -> Any:
     >>> lean({"R": np.array([1 / 3, np.nan])})
     {'R': [0.3333, None]}
     """
+    if isinstance(content, float):  # first what there is most of
+        return round(content, 4) if math.isfinite(content) else None
+    if isinstance(content, str | int):
+        return content
     if isinstance(content, np.ndarray):
         return lean(content.tolist())
     if isinstance(content, dict):
         return {key: lean(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
         return [lean(value) for value in content]
-    if isinstance(content, float):
-        return round(content, 4) if math.isfinite(content) else None
     return content
 
 
@@ -111,8 +115,8 @@ def _mean_std(values: Matrix) -> list[Matrix]:
 def _is_epoch(row: dict[str, Any]) -> bool:
     """Whether a row of the history is an epoch's: the store does not check it, and one that is foreign is left out."""
     counts = isinstance(row.get("task"), int) and isinstance(row.get("epoch"), int)
-    return counts and _are_numbers([row.get("loss"), row.get("train_accuracy")])
+    return counts and isinstance(row.get("loss"), NUMBER) and isinstance(row.get("train_accuracy"), NUMBER)
 
 
 def _are_numbers(values: object) -> bool:
-    return isinstance(values, list) and all(isinstance(value, int | float) for value in values)
+    return isinstance(values, list) and all(isinstance(value, NUMBER) for value in values)

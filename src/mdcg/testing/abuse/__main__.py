@@ -7,12 +7,21 @@ import os
 import sys
 from collections.abc import Sequence
 
+from mdcg.testing.abuse.browser import Browser
 from mdcg.testing.abuse.campaign import Outcome, Part, attempt
+from mdcg.testing.abuse.faults import Faults
 from mdcg.testing.abuse.grammar import Commands
+from mdcg.testing.abuse.hostile import Archives, Images
+from mdcg.testing.abuse.kill import Kill, KillAt
 from mdcg.testing.abuse.mutate import Mutate
+from mdcg.testing.abuse.nodes import Nodes
 from mdcg.testing.abuse.recipes import Recipes
+from mdcg.testing.abuse.together import Together
 
-PARTS: dict[str, type[Part]] = {part.name: part for part in (Mutate, Commands, Recipes)}
+PARTS: dict[str, type[Part]] = {
+    part.name: part
+    for part in (Kill, KillAt, Mutate, Commands, Recipes, Images, Archives, Faults, Together, Browser, Nodes)
+}
 WIDTH = max(map(len, PARTS))
 
 

@@ -225,7 +225,7 @@ def _content(path: Path, mode: int) -> bytes:
 
 
 def _confine() -> None:
-    """In a command's process: bounds of memory and files, and no network."""
+    """Bound a command's process: its memory and its files, and no network."""
     import resource  # which not every system has
 
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
