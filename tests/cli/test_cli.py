@@ -259,8 +259,6 @@ BAD = [
     ("run --scenario digits-5 --method naive --hold-out 1", "'hold_out' is wrong"),
     ("run --scenario digits-5 --method naive --image-size 9", "image size of digits is fixed"),
     ("run --scenario digits-5 --method naive --backbone resnet19", "unknown backbone"),
-    ("run --scenario digits-5 --method naive --backbone json:loads", "not int; correct it."),
-    ("run --scenario digits-5 --method naive --backbone sys:exit", "the number of channels, 1: it called sys.exit;"),
     ("run --scenario digits-5 --method naive --head cascaded-gate", "did you mean 'cascaded-gates'"),
     ("run --scenario digits-5 --method naive --device tpu", "'device' is wrong"),
     ("run --scenario digits-5 --method naive --precision fp8", "unknown precision 'fp8'"),
@@ -487,6 +485,13 @@ def test_a_run_that_diverges(cli: Cli, runs: Path) -> None:
     answer = cli("run", *QUICK, "--method", "naive", "--lr", "1e30", "--out", runs)
     assert "the loss of seed 0 is not finite" in answer.sentence()
     assert not list((runs / ".groups").iterdir())
+
+
+@pytest.mark.parametrize(("backbone", "told"), [("json:loads", "the JSON object"), ("sys:exit", "it called")])
+def test_a_backbone_that_cannot_be_built(cli: Cli, runs: Path, backbone: str, told: str) -> None:
+    sentence = cli("run", *QUICK, "--method", "naive", "--out", runs, "--backbone", backbone).sentence()
+    assert f"the backbone's factory failed when called with the number of channels, 1: {told}" in sentence
+    assert sentence.endswith("; correct it.")
 
 
 @pytest.mark.parametrize("option", ["--lr", "--backbone-lr", "--head-lr", "--weight-decay", "--clip"])
