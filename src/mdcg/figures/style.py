@@ -238,7 +238,8 @@ def powers_of_ten(ax: Axes, values: Sequence[float]) -> None:
 
 def finish(drawing: Figure, caption: str) -> None:
     """Write the caption below the drawing, over its whole width."""
-    drawing.draw_without_rendering()
+    if (engine := drawing.get_layout_engine()) is not None:
+        engine.execute(drawing)
     drawing.set_layout_engine("none")
     for key in drawing.legends:  # they stay in the drawing, when the caption is saved with it
         key.set_bbox_to_anchor((0, 0, 1, 1), transform=drawing.transFigure)

@@ -32,12 +32,12 @@ def lean(content: Any) -> Any:
         return round(content, 4) if math.isfinite(content) else None
     if isinstance(content, str | int):
         return content
-    if isinstance(content, np.ndarray):
-        return lean(content.tolist())
+    if isinstance(content, np.ndarray):  # at once, where nothing is missing
+        return content.round(4).tolist() if np.isfinite(content).all() else lean(content.tolist())
     if isinstance(content, dict):
         return {key: lean(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
-        return [lean(value) for value in content]
+        return [value if type(value) is int else lean(value) for value in content]  # most are
     return content
 
 
@@ -79,8 +79,8 @@ def _run(run: FinishedRun, R: Matrix) -> dict[str, Any]:
         "epochs": record.spec.epochs,
         "task": [row["task"] for row in rows],
         "epoch": [row["epoch"] for row in rows],
-        "loss": [float(row["loss"]) for row in rows],
-        "train": [float(row["train_accuracy"]) for row in rows],
+        "loss": np.array([row["loss"] for row in rows], float),
+        "train": np.array([row["train_accuracy"] for row in rows], float),
         "accuracy": {place: row["accuracy"] for place, row in enumerate(rows) if _are_numbers(row.get("accuracy"))},
         "classes": _classes(record),
         "facts": [("folder", run.printable), *settings_of(record), *_kept(record)],
