@@ -34,6 +34,8 @@ ALWAYS = {  # every head once, on small networks; exporting takes a second or tw
     ("flat", "incremental"),
     ("flat", "single-gate"),
     ("flat", "scalar-gates"),
+    ("flat", "open-gates"),
+    ("flat", "single-open-gate"),
 }
 
 

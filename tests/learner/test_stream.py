@@ -24,6 +24,7 @@ OURS = [
     "ld",
     "md",
     "md-cg",
+    "md-replay",
     "naive",
     "replay",
     "rpc",

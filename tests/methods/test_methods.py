@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -73,6 +74,72 @@ def test_margin_dampening(name: str, shape: tuple[int, int, int, int]) -> None:
     method = stack([METHODS[name](**{"lam": lam}) for lam in weights], torch.device("cpu"), torch.float64)
     expected = [plain_md(step, k, lam) for k, lam in enumerate(weights)]
     torch.testing.assert_close(method.loss(step), torch.tensor(expected, dtype=torch.float64))
+
+
+def plain_distance(step: Step, k: int, temperature: float) -> float:
+    """T² KL(teacher ‖ student) at a temperature, over the memory images of past classes."""
+    rows = zip(step.memory[0][k].tolist(), step.memory[1][k].tolist(), step.teacher[k].tolist(), strict=True)
+    found = [
+        temperature**2
+        * plain_divergence(softmax([x / temperature for x in taught]), softmax([x / temperature for x in row]))
+        for row, label, taught in rows
+        if label < step.old
+    ]
+    return sum(found) / max(1, len(found))
+
+
+def with_own_classes_in_memory(step: Step) -> Step:
+    """The step with every other memory image of a class of the task itself; those of the first member all are."""
+    assert step.memory_labels is not None
+    labels = step.memory_labels.clone()
+    labels[:, ::2] = step.labels[:, ::2]
+    labels[0] = step.labels[0]
+    return replace(step, memory_labels=labels)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_replayed_margin_dampening(shape: tuple[int, int, int, int]) -> None:
+    """The margin and the new classes as in MD; of memory images the divergence and the cross-entropy, each weighted."""
+    step = with_own_classes_in_memory(a_step(*shape))
+    settings = [
+        {"lam": 0.1 + 0.4 * k, "replay": 0.5 + k, "distil": 2.0 - 0.5 * k, "temperature": 1.0 + 1.5 * k}
+        for k in range(shape[0])
+    ]
+    members = [METHODS["md-replay"](**own) for own in settings]
+    found = stack(members, torch.device("cpu"), torch.float64).loss(step)
+    for k, own in enumerate(settings):
+        current = plain_md(step, k, own["lam"]) - plain_md_distance(step, k)
+        replayed = plain_cross_entropy(step.memory[0][k].tolist(), step.memory[1][k].tolist())
+        expected = current + own["distil"] * plain_distance(step, k, own["temperature"]) + own["replay"] * replayed
+        assert float(found[k]) == pytest.approx(expected, rel=1e-9)
+
+
+def plain_md_distance(step: Step, k: int) -> float:
+    rows = zip(step.memory[0][k].tolist(), step.teacher[k].tolist(), strict=True)
+    found = [plain_divergence(softmax(taught), softmax(row)) for row, taught in rows]
+    return sum(found) / len(found)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_without_replay_it_is_margin_dampening(shape: tuple[int, int, int, int]) -> None:
+    step = a_step(*shape)
+    ours, papers = METHODS["md-replay"](replay=0.0, lam=0.3), METHODS["md"](lam=0.3)  # type: ignore[call-arg]
+    torch.testing.assert_close(ours.loss(step), papers.loss(step), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", ["der", "er-ace", "er-lode"])
+def test_others_with_a_teacher(name: str, shape: tuple[int, int, int, int]) -> None:
+    """The same loss and, weighted, the divergence from the teacher; without a teacher, in task 1, the same loss."""
+    step = with_own_classes_in_memory(a_step(*shape))
+    kind = METHODS[name]
+    taught = kind(distils=True, distil=0.7, temperature=2.0)  # type: ignore[call-arg]
+    assert taught.needs_teacher()
+    assert not kind().needs_teacher()
+    added = taught.loss(step) - kind().loss(step)
+    assert added.tolist() == pytest.approx([0.7 * plain_distance(step, k, 2) for k in range(shape[0])])
+    alone = replace(step, teacher_logits=None)
+    assert taught.loss(alone).tolist() == kind().loss(alone).tolist()
 
 
 def test_margin_by_hand() -> None:

@@ -229,7 +229,8 @@ def test_ld() -> None:
 
 def test_every_method_is_restated_here() -> None:
     restated = {"naive", "cumulative", "gdumb", "gem", "replay", "rpc", "der", "md", "md-cg"}
-    assert restated | {"er-ace", "er-lode", "ss-il", "ld"} == set(METHODS.names())
+    beyond = {"md-replay"}  # of which nothing is published
+    assert restated | {"er-ace", "er-lode", "ss-il", "ld"} == set(METHODS.names()) - beyond
 
 
 def test_what_a_step_takes_from_memory() -> None:

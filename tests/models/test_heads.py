@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from mdcg.errors import MdcgError
 from mdcg.models import HEADS
-from mdcg.models.heads import CascadedGates, Head, ScalarGates, Simplex, SingleGate
+from mdcg.models.heads import CascadedGates, Head, OpenGates, ScalarGates, Simplex, SingleGate, SingleOpenGate
 from mdcg.train.optimizer import SGD
 
 SHAPES = [([2, 2, 2, 2, 2], 64, 2), ([3, 2, 2], 5, 1), ([2, 3, 4, 2], 7, 3)]  # task sizes, features, members
@@ -100,8 +100,11 @@ def test_fused_gates_equal_module_per_gate(
         torch.testing.assert_close(fused["classifier.weight"][k], of_heads, rtol=1e-10, atol=1e-12)
 
 
-def test_gradcheck() -> None:
-    head = grown(CascadedGates, [2, 3, 2], 4, 2, gamma=1.0, beta=0.5)
+@pytest.mark.parametrize(
+    ("kind", "settings"), [(CascadedGates, {"gamma": 1.0, "beta": 0.5}), (OpenGates, {"gamma": 1.5, "cap": 2.0})]
+)
+def test_gradcheck(kind: type[Head], settings: dict[str, float]) -> None:
+    head = grown(kind, [2, 3, 2], 4, 2, **settings)
     e = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(head, (e,))
 
@@ -129,6 +132,46 @@ def test_single_gate_is_applied_once() -> None:
     gate = torch.sigmoid(2.0 * (e @ head.gates.weight + head.gates.bias) + 1.0)
     plain = e @ head.classifier.weight + head.classifier.bias
     torch.testing.assert_close(head(e), torch.cat([plain[..., :5] * gate, plain[..., 5:]], -1))
+
+
+@pytest.mark.parametrize("cap", [1.0, 1.3, 2.0])
+def test_open_gates_begin_at_one_and_learn(cap: float) -> None:
+    """At first they change nothing, to the bit, and have half the slope of their sigmoid as gradient."""
+    head = grown(OpenGates, [2, 3, 2], 4, 2, gamma=3.0, cap=cap)
+    e = torch.randn(2, 5, 4, dtype=torch.float64)
+    plain = e @ head.classifier.weight + head.classifier.bias[:, None]
+    assert isinstance(head, OpenGates)
+    assert head.gates.outputs == 2 + 5
+    torch.testing.assert_close(head(e), plain, rtol=0, atol=0)
+    (found,) = torch.autograd.grad(head(e).sum(), head.gates.bias)
+    by_class = 1.5 * plain.sum(1)  # of a gate z: d(2 sigmoid(3 z))/dz = 3/2, times the logit
+    torch.testing.assert_close(found, torch.cat([by_class[:, :2], by_class[:, :5]], 1))
+
+
+@pytest.mark.parametrize("cap", [1.0, 1.3, 2.0])
+def test_open_gates_equal_a_product_over_later_tasks(cap: float) -> None:
+    sizes = [2, 3, 2]
+    head = grown(OpenGates, sizes, 4, 1, gamma=2.0, cap=cap)
+    assert isinstance(head, OpenGates)
+    with torch.no_grad():
+        head.gates.weight.normal_()
+        head.gates.bias.normal_()
+    e = torch.randn(6, 4, dtype=torch.float64)
+    z = e @ head.gates.weight[0] + head.gates.bias[0]
+    openings = (2 * torch.sigmoid(2.0 * z)).clamp_max(cap)
+    plain = e @ head.classifier.weight[0] + head.classifier.bias[0]
+    first, second = openings[:, :2], openings[:, 2:]  # those of task 2 and of task 3
+    expected = plain * torch.cat([first * second[:, :2], second[:, 2:], torch.ones(6, 2)], 1)
+    torch.testing.assert_close(head(e[None])[0], expected)
+    assert (openings == cap).any() == (cap < 2)
+
+
+def test_a_single_open_gate_costs_what_the_past_classes_do() -> None:
+    for tasks in (2, 10, 50):
+        head = grown(SingleOpenGate, [2] * tasks, 3, 1, gamma=1.0, cap=1.0)
+        assert isinstance(head, SingleOpenGate)
+        assert head.gates.outputs == 2 * (tasks - 1)
+        assert head.incidence.sum(0).tolist() == [1.0] * 2 * (tasks - 1) + [0.0] * 2
 
 
 def test_scalar_gates_scale_a_whole_task() -> None:

@@ -21,9 +21,11 @@ from mdcg.train.state import MeasuredRow
 from tests.conftest import Cli, toy_dataset, toy_group
 from tests.probes.test_by_hand import COUNTS, MEMBERS, Moment, Spy, trained
 
-GATED = ["cascaded-gates", "cascaded-gates-with-own", "single-gate", "scalar-gates"]
+OPEN = ["open-gates", "single-open-gate"]
+GATED = ["cascaded-gates", "cascaded-gates-with-own", "single-gate", "scalar-gates", *OPEN]
 #: Settings with which gates hardly do anything, and some with which they do much.
 SETTINGS = {"as in the paper": {"gamma": 1.0, "beta": 10.0}, "low": {"gamma": 4.0, "beta": -1.0}}
+OPEN_SETTINGS = {"as in the paper": {"gamma": 1e-4, "cap": 1.0}, "low": {"gamma": 20.0, "cap": 1.2}}
 
 
 def scaled(head: str, tasks: int) -> list[list[int]]:
@@ -36,6 +38,8 @@ def scaled(head: str, tasks: int) -> list[list[int]]:
             "cascaded-gates-with-own": [[c] for c in past + own],
             "single-gate": [[c] for c in past[-2:]],
             "scalar-gates": [past[i : i + 2] for i in range(0, len(past), 2)],
+            "open-gates": [[c] for c in past],
+            "single-open-gate": [[c] for c in past[-2:]],
         }[head]
     return found
 
@@ -67,7 +71,7 @@ def product(features: list[float], weights: list[float], bias: float) -> float:
 
 def by_hand(group: Group, k: int, moment: Moment, tasks: int) -> MeasuredRow:
     model, first, dataset = moment.learner.model.eval(), first_of(group, k, tasks), group.dataset
-    gamma, beta = (group.members[k].head_settings[name] for name in ("gamma", "beta"))
+    settings = group.members[k].head_settings
     held = {name: value.detach()[0].t().tolist() for name, value in model.head.named_parameters()}
     closed, products, changed, right, right_without = [], [], 0, 0, 0
     images = [i for i, label in enumerate(dataset.test.labels.tolist()) if moment.position[label] < moment.seen]
@@ -81,7 +85,9 @@ def by_hand(group: Group, k: int, moment: Moment, tasks: int) -> MeasuredRow:
         factors = [1.0] * moment.seen
         for gate, classes in enumerate(scaled(group.training.head, tasks)):
             g = product(features, held["gates.weight"][gate], held["gates.bias"][gate])
-            opening = 1 / (1 + math.exp(-(gamma * g + beta)))
+            opening = 1 / (1 + math.exp(-(settings["gamma"] * g + settings.get("beta", 0))))
+            if "cap" in settings:
+                opening = min(2 * opening, settings["cap"])
             closed.append(1 - opening)
             for c in classes:
                 factors[c] *= opening
@@ -111,7 +117,7 @@ def by_hand(group: Group, k: int, moment: Moment, tasks: int) -> MeasuredRow:
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("head", GATED)
 def test_gates_equal_a_loop_over_images_and_gates(head: str, settings: str) -> None:
-    group, spy = group_of(head, SETTINGS[settings]), Spy()
+    group, spy = group_of(head, (OPEN_SETTINGS if head in OPEN else SETTINGS)[settings]), Spy()
     state = trained(group, {"spy": spy, "gates": PROBES["gates"]()})
     rows = [[row for row in own if row["probe"] == "gates"] for own in state.measured]
     for k, own in enumerate(rows):

@@ -167,6 +167,7 @@ def test_the_preset_turns_all_of_them_on() -> None:
         "current_in_memory": True,
         "replay_in_task_1": False,
         "halved": True,
+        **{"distils": False, "distil": 1.0, "temperature": 1.0},  # of which the published code knows nothing
     }
     assert (published("er-lode").passes, published("er-lode").hyperparameters["halved"]) == ("separate", True)
     assert (published("replay").hyperparameters, published("replay").passes) == ({}, "joint")

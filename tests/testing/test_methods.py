@@ -24,6 +24,19 @@ def test_our_methods(method: str) -> None:
     check_method(method)
 
 
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("md-replay", {"current_in_memory": True, "memory_batch": "twice", "temperature": 2.0}),
+        ("er-ace", {"distils": True, "temperature": 2.0}),
+        ("er-lode", {"distils": True}),
+        ("der", {"distils": True}),
+    ],
+)
+def test_our_methods_with_what_others_bring(method: str, settings: dict[str, Any]) -> None:
+    check_method(method, **settings)
+
+
 class Plain(Method):
     """Cross-entropy."""
 

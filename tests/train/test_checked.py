@@ -60,7 +60,12 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     for stream in STREAMS
     if (METHODS[name].learns_revisits or not STREAMS[stream].revisits)
     and (METHODS[name].online() or not STREAMS[stream].online)
-] + [("md", "online", {"look_ahead": 2}), ("md-cg", "both", {"look_ahead": 2}), ("ld", "tasks", {"second_memory": 6})]
+] + [
+    ("md", "online", {"look_ahead": 2}),
+    ("md-cg", "both", {"look_ahead": 2}),
+    ("ld", "tasks", {"second_memory": 6}),
+    ("er-lode", "tasks", {"distils": True}),
+]
 
 
 @pytest.mark.parametrize(("method", "stream", "settings"), CASES, ids=lambda one: str(one) or "usual")

@@ -10,6 +10,7 @@ from mdcg.methods import (  # noqa: F401 (each registers its method)
     ld,
     md,
     md_cg,
+    md_replay,
     naive,
     replay,
     rpc,

@@ -140,7 +140,7 @@ class Method(BaseModel):
                 "draws that join the current images come before those with a pass of their own",
             ),
             (
-                self.uses_teacher and self.teacher_sees() == "memory" and not self.uses_memory,
+                self.needs_teacher() and self.teacher_sees() == "memory" and not self.uses_memory,
                 "its teacher sees the memory's images and it uses no memory",
             ),
             (self.stores_logits and not self.uses_memory, "it keeps the logits of a memory that it does not use"),
@@ -187,6 +187,10 @@ class Method(BaseModel):
         """The batches that it looks ahead for classes it has not seen, to begin a task by itself where such classes
         arrive: in an online stream, of whose tasks it is then not told. 0: it is."""
         return 0
+
+    def needs_teacher(self) -> bool:
+        """Whether it keeps the model as it was when the task began: always, or with these settings."""
+        return self.uses_teacher
 
     def teacher_sees(self) -> TeacherSees:
         """Which images the teacher is asked about."""
@@ -289,8 +293,13 @@ def cross_entropies(logits: Tensor, labels: Tensor, smoothing: Tensor | None = N
 
 def kl_divergence(logits: Tensor, reference: Tensor) -> Tensor:
     """The mean KL(p ‖ q) of each member, p and q the softmax of the first and second logits: (K,)."""
+    return kl_divergences(logits, reference).mean(1)
+
+
+def kl_divergences(logits: Tensor, reference: Tensor) -> Tensor:
+    """The KL(p ‖ q) of each image: (K, batch, classes) twice → (K, batch)."""
     log_p, log_q = logits.log_softmax(-1), reference.log_softmax(-1)
-    return (log_p.exp() * (log_p - log_q)).sum(-1).mean(1)
+    return (log_p.exp() * (log_p - log_q)).sum(-1)
 
 
 def distillation(student: Tensor, teacher: Tensor, direction: Divergence) -> Tensor:

@@ -16,11 +16,12 @@ from pydantic import Field
 from torch import Tensor
 
 from mdcg import paper
-from mdcg.methods.base import METHODS, Choices, Method, NeedsHead, Step, cross_entropy
+from mdcg.methods.base import METHODS, Choices, NeedsHead, Step, cross_entropy
+from mdcg.methods.ingredients import Distilling
 
 
 @METHODS.register("der")
-class DarkExperienceReplay(Method):
+class DarkExperienceReplay(Distilling):
     """DER++: replay, and memory images held to the logits they had when they came in."""
 
     head: ClassVar[str] = "fixed"
@@ -42,4 +43,5 @@ class DarkExperienceReplay(Method):
         if step.memory_logits is None:
             return current
         distance = (step.memory[0] - step.stored).square().mean((1, 2))
-        return current + self.alpha * distance + self.beta * cross_entropy(*step.memory, step.smoothing)
+        loss = current + self.alpha * distance + self.beta * cross_entropy(*step.memory, step.smoothing)
+        return self.with_teacher(loss, step)

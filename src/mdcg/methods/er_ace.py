@@ -15,11 +15,12 @@ from pydantic import Field
 from torch import Tensor
 
 from mdcg.memory import Draw
-from mdcg.methods.base import METHODS, Method, Passes, Step, Value, cross_entropy
+from mdcg.methods.base import METHODS, Passes, Step, Value, cross_entropy
+from mdcg.methods.ingredients import Distilling
 
 
 @METHODS.register("er-ace")
-class ErAce(Method):
+class ErAce(Distilling):
     """Asymmetric cross-entropy: new images among their batch's classes, memory images among all."""
 
     uses_memory: ClassVar[bool] = True
@@ -33,7 +34,7 @@ class ErAce(Method):
         "halved": True,
     }
     published_passes: ClassVar[Passes] = "separate"
-    added: ClassVar[Mapping[str, Value]] = {"replay_in_task_1": True, "halved": False}
+    added: ClassVar[Mapping[str, Value]] = {"replay_in_task_1": True, "halved": False, **Distilling.added}
 
     memory_batch: int = Field(
         0, ge=0, le=100_000, description="images of a step that come from memory; 0: as many as current ones"
@@ -59,4 +60,4 @@ class ErAce(Method):
         absent = torch.ones_like(step.logits[:, 0], dtype=torch.bool).scatter(1, step.labels, False)  # (K, classes)
         among = step.logits.masked_fill(absent[:, None], -torch.inf)
         total = cross_entropy(among, step.labels, step.smoothing) + cross_entropy(*step.memory, step.smoothing)
-        return total / 2 if self.halved else total
+        return self.with_teacher(total / 2 if self.halved else total, step)

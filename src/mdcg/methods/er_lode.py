@@ -14,11 +14,12 @@ from pydantic import Field
 from torch import Tensor
 
 from mdcg import paper
-from mdcg.methods.base import METHODS, Choices, Method, NeedsHead, Passes, Step, Value, cross_entropy
+from mdcg.methods.base import METHODS, Choices, NeedsHead, Passes, Step, Value, cross_entropy
+from mdcg.methods.ingredients import Distilling
 
 
 @METHODS.register("er-lode")
-class ErLode(Method):
+class ErLode(Distilling):
     """Decoupled losses: among new classes, new against old weighted down, and replay."""
 
     uses_memory: ClassVar[bool] = True
@@ -29,7 +30,7 @@ class ErLode(Method):
     grid: ClassVar[Mapping[str, Sequence[float]]] = paper.grid("er-lode")
     published: ClassVar[Mapping[str, Value]] = {"halved": True}
     published_passes: ClassVar[Passes] = "separate"
-    added: ClassVar[Mapping[str, Value]] = {"halved": False}
+    added: ClassVar[Mapping[str, Value]] = {"halved": False, **Distilling.added}
 
     rho: float = Field(0.5, ge=0, description="weight of new against old (ρ), 0.1 to 1 in the paper")
     halved: bool = Field(False, description="whether the loss is halved from task 2 on, as in its authors' code")
@@ -41,4 +42,4 @@ class ErLode(Method):
         within = cross_entropy(step.logits[..., step.old :], step.labels - step.old, step.smoothing)
         between = (step.logits.logsumexp(-1) - step.logits[..., step.old :].logsumexp(-1)).mean(1)
         total = within + self.rho * new / step.old * between + cross_entropy(*step.memory, step.smoothing)
-        return total / 2 if self.halved else total
+        return self.with_teacher(total / 2 if self.halved else total, step)

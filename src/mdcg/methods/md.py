@@ -64,9 +64,10 @@ class MarginDampening(Method):
     divergence: Divergence = Field(
         "teacher-student", description="KL(teacher ‖ student), or student-teacher: KL(student ‖ teacher), as written"
     )
-    memory_batch: Literal["as-current", "each-class"] = Field(
+    memory_batch: Literal["as-current", "each-class", "twice"] = Field(
         "as-current",
-        description="as many memory images as current ones, or each-class: at least one of every past class",
+        description="as many memory images as current ones, each-class: at least one of every past class, or twice: "
+        "two for each current one",
     )
 
     look_ahead: int = Field(
@@ -82,19 +83,23 @@ class MarginDampening(Method):
 
     def memory_draws(self, batch: int, past: Sequence[int]) -> list[Draw]:
         classes = sum(past)
-        if self.memory_batch == "as-current" or not classes:
-            return super().memory_draws(batch, past)
+        if self.memory_batch != "each-class" or not classes:
+            return super().memory_draws(2 * batch if self.memory_batch == "twice" else batch, past)
         return [Draw(classes * max(1, batch // classes) + batch % classes, odd_to_one=True)]
 
     def loss(self, step: Step) -> Tensor:
         if not step.old:
             return cross_entropy(step.logits, step.labels, step.smoothing)
-        distance = distillation(step.memory[0], step.teacher, self.divergence)
+        remembered = self.of_memory(step)
         if step.revisits:
-            return self._of_old_and_new(step) + distance
+            return self._of_old_and_new(step) + remembered
         margin = margin_loss(step.logits, step.labels, step.old).mean(1)
         current = cross_entropy(step.logits[..., step.old :], step.labels - step.old, step.smoothing)
-        return self.lam * margin + current + distance
+        return self.lam * margin + current + remembered
+
+    def of_memory(self, step: Step) -> Tensor:
+        """The part of the loss that memory images have, from task 2 on."""
+        return distillation(step.memory[0], step.teacher, self.divergence)
 
     def _of_old_and_new(self, step: Step) -> Tensor:
         """The loss of current images of which some are of past classes."""

@@ -101,8 +101,11 @@ class CascadedGates(Head):
         logits = super().forward(features)
         if not self.gates.outputs:
             return logits
-        opening = torch.addcmul(self.beta[:, None, None], self.gamma[:, None, None], self.gates(features))
-        return logits * torch.exp(F.logsigmoid(opening) @ self.incidence)
+        return logits * torch.exp(self.log_openings(self.gates(features)) @ self.incidence)
+
+    def log_openings(self, gates: Tensor, member: int | None = None) -> Tensor:
+        """The logarithm of how far gates open, of all members (K, batch, gates), or of one (batch, gates)."""
+        return F.logsigmoid(torch.addcmul(_of(self.beta, member), _of(self.gamma, member), gates))
 
 
 class CascadedGatesWithOwn(CascadedGates):
@@ -132,6 +135,44 @@ class ScalarGates(CascadedGates):
     def new_gates(self) -> list[range]:
         ends = np.cumsum(self.sizes[:-1])
         return [range(end - size, end) for size, end in zip(self.sizes, ends.tolist(), strict=False)]
+
+
+class OpenGates(CascadedGates):
+    """Cascaded gates that begin at 1 and learn from there: 2 sigmoid(γ g), where all g are 0 at first.
+
+    The paper's gates begin at sigmoid(10), where their slope is 4.5e-5, and stay there. The slope of these is γ/2.
+    What would open them further than `cap` is cut; at `cap` itself they can still be closed.
+    """
+
+    settings: ClassVar[dict[str, tuple[float, str]]] = {
+        "gamma": (1.0, "slope of the gates' sigmoid (γ)"),
+        "cap": (1.0, "how far a gate may open, up to 2, where nothing is cut"),
+    }
+    summary: ClassVar[str] = "cascaded gates that begin at 1 and receive gradients there; not in the paper"
+
+    cap: Tensor
+
+    def __init__(self, members: int, features: int, gamma: Sequence[float], cap: Sequence[float]) -> None:
+        super().__init__(members, features, gamma, [0.0] * members)
+        self.register_buffer("cap", torch.tensor(cap, dtype=torch.float64))  # (K,)
+
+    def grow(self, classes: int, head_rngs: Rngs, gate_rngs: Rngs) -> None:
+        before = self.gates.outputs
+        super().grow(classes, head_rngs, gate_rngs)
+        with torch.no_grad():
+            self.gates.weight[..., before:] = 0
+            self.gates.bias[:, before:] = 0
+
+    def log_openings(self, gates: Tensor, member: int | None = None) -> Tensor:
+        opened = math.log(2) + super().log_openings(gates, member)
+        most = _of(self.cap, member).log()
+        return torch.where(opened > most, most, opened)  # a maximum would halve the gradient where they are equal
+
+
+class SingleOpenGate(OpenGates, SingleGate):
+    """One open gate per past class, which all later tasks go on training: as many gates as there are past classes."""
+
+    summary: ClassVar[str] = "open gates, one for each past class, at linear cost; not in the paper"
 
 
 class FixedHead(Head):
@@ -179,6 +220,11 @@ class Simplex(Head):
         return torch.cat([axes, total / math.sqrt(n)], -1)
 
 
+def _of(setting: Tensor, member: int | None) -> Tensor:
+    """A setting (K,) as it is multiplied with what all members or one of them gave."""
+    return setting[:, None, None] if member is None else setting[member]
+
+
 HEADS = Registry("head", "mdcg.heads")
 HEADS.register("incremental")(Head)
 HEADS.register("cascaded-gates")(CascadedGates)
@@ -186,4 +232,6 @@ HEADS.register("cascaded-gates-with-own")(CascadedGatesWithOwn)
 HEADS.register("fixed")(FixedHead)
 HEADS.register("single-gate")(SingleGate)
 HEADS.register("scalar-gates")(ScalarGates)
+HEADS.register("open-gates")(OpenGates)
+HEADS.register("single-open-gate")(SingleOpenGate)
 HEADS.register("simplex")(Simplex)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from mdcg.draws import Ints
 from mdcg.methods import Method
@@ -28,7 +27,7 @@ class Gates(Probe):
     def look(self, snapshot: Snapshot) -> Measured:
         """Measure all gates so far, on the evaluated images of all classes so far.
 
-        How far closed a gate is, 1 − sigmoid(γ g + β), which keeps its digits where a gate is almost open:
+        How far closed a gate is, one less its opening, which keeps its digits where a gate is almost open:
         `closed_mean`, `closed_largest`, and `closed_product`, the largest of 1 − the product of a class's gates.
         How far weights and biases have moved since they were initialised: `gates_moved_largest` and
         `gates_moved_rms`, and for scale those of the classifier, `classifier_moved_…`. How many predictions, among
@@ -65,9 +64,9 @@ def untrained(snapshot: Snapshot) -> CascadedGates:
 def _measure_gates(head: CascadedGates, k: int, features: Tensor, labels: Ints) -> dict[str, float]:
     """Measure one member's predictions for images (n, features), with its gates and without."""
     logits = _of_member(head.classifier, k, features)
-    opening = head.gamma[k] * _of_member(head.gates, k, features) + head.beta[k]
-    closed = torch.sigmoid(-opening)
-    products = F.logsigmoid(opening) @ head.incidence.double()  # as logarithms
+    openings = head.log_openings(_of_member(head.gates, k, features), k)
+    closed = -torch.expm1(openings)
+    products = openings @ head.incidence.double()  # as logarithms
     gated, plain = (logits * products.exp()).argmax(1), logits.argmax(1)
     truth = torch.from_numpy(labels).to(plain.device)
     return {

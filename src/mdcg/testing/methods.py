@@ -44,7 +44,7 @@ COUNTS = (10, 16, 22, 13, 18, 12)  # unequal, so that members take different num
 NEEDED = {  # what a method must declare to be given it
     "memory_logits": "uses_memory",
     "memory_labels": "uses_memory",
-    "teacher_logits": "uses_teacher",
+    "teacher_logits": "uses_teacher",  # or needs_teacher(), with some settings
     "teacher_current_logits": "uses_teacher, and 'all' as what teacher_sees() returns",
     "stored_logits": "stores_logits",
 }
@@ -236,9 +236,13 @@ def _check_what_is_read(method: Method, read: set[str]) -> None:
     memory, teacher = {"memory_logits", "memory_labels"}, {"teacher_logits", "teacher_current_logits"}
     for declared, looks, what in (
         (method.replays(), memory | {"teacher_logits", "stored_logits"}, "uses_memory"),
-        (method.uses_teacher, teacher, "uses_teacher"),
+        (method.needs_teacher(), teacher, "uses_teacher"),
         (method.stores_logits, {"stored_logits"}, "stores_logits"),
-        (method.uses_teacher and method.teacher_sees() == "all", {"teacher_current_logits"}, "teacher_sees() as 'all'"),
+        (
+            method.needs_teacher() and method.teacher_sees() == "all",
+            {"teacher_current_logits"},
+            "teacher_sees() as 'all'",
+        ),
     ):
         require(
             not declared or looks & read,

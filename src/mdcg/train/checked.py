@@ -120,7 +120,7 @@ def _check_place(header: CheckpointHeader, group: Group) -> None:
     known = group.modules(task) if header.begun else group.modules(task - 1) if task else 0
     _demand(header.sizes == [size for size in group.sizes[:known] if size], "its head is of another task")
     if not group.looks_ahead:  # where a teacher may stay for several stages
-        taught = group.method.uses_teacher and header.begun and task > 0
+        taught = group.method.needs_teacher() and header.begun and task > 0
         _demand(header.has_teacher == taught, "its teacher is of another task")
     _demand(header.begun or not header.has_start, "its parts do not fit together")
 

@@ -128,7 +128,7 @@ def begin_task(state: State, group: Group) -> None:
             state.model.grow(group.sizes[task])
     state.begun = True
     state.optimizer.follow(state.model.named_parameters())
-    if group.method.uses_teacher and state.task > 0 and group.begins_anew(state.task):
+    if group.method.needs_teacher() and state.task > 0 and group.begins_anew(state.task):
         state.teacher = frozen_copy(state.model)
 
 

@@ -1,0 +1,47 @@
+"""Replayed Margin Dampening, beyond the paper: Margin Dampening whose memory images are trained on, too.
+
+Margin Dampening holds its memory images to the teacher's answers and to nothing else. A teacher knows them beside
+fewer classes: that they are none of those that came since, nobody says. Here a memory image (x_m, y_m) has, beside the
+divergence, its cross-entropy among all classes:
+
+    λ max(0, max p_past(x) − p_y(x) + m) + CE(softmax over the new classes, y)
+        + δ T² KL(p̄_T(x_m) ‖ p_T(x_m)) + ρ CE(p(x_m), y_m).
+
+With ρ = 0, δ = 1 and T = 1 it is Margin Dampening. With `current_in_memory` the memory has images of the task's own
+classes while these are learned; for them there is no divergence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from pydantic import Field
+from torch import Tensor
+
+from mdcg.methods.base import METHODS, Step, Value, cross_entropy
+from mdcg.methods.ingredients import Temperature, distance_to_teacher
+from mdcg.methods.md import MarginDampening
+
+
+@METHODS.register("md-replay")
+class ReplayedMarginDampening(MarginDampening):
+    """Margin Dampening with replay: memory images are also trained on. Not in the paper."""
+
+    forks: ClassVar[bool] = True
+    published: ClassVar[Mapping[str, Value]] = {}
+    added: ClassVar[Mapping[str, Value]] = {}
+
+    replay: float = Field(1.0, ge=0, description="weight of the memory images' cross-entropy (ρ)")
+    distil: float = Field(1.0, ge=0, description="weight of the divergence from the teacher's answers (δ)")
+    temperature: float = Temperature
+    current_in_memory: bool = Field(
+        False, description="whether a task's images go into memory before it is learned, not after"
+    )
+
+    def fills_memory_first(self) -> bool:
+        return self.current_in_memory
+
+    def of_memory(self, step: Step) -> Tensor:
+        distance = distance_to_teacher(step, self.temperature, self.divergence)
+        return self.distil * distance + self.replay * cross_entropy(*step.memory, step.smoothing)
