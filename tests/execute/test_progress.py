@@ -66,10 +66,22 @@ def test_at_most_a_line_every_ten_seconds(clock: Clock, log: pytest.LogCaptureFi
         display.begin("mine", GROUP, 100, 20)
         train(display, clock, 5, 9.9, 12, 20, 21.9, 22, 200, 201)
     assert log.messages == [
-        "mine: task 1, epoch 3, loss 0.500; about 20 s to go",  # 30 steps in 12 s, 50 are left
+        "mine: task 1, epoch 3, loss 0.500; about 18 s to go",  # 20 steps in the 7 s since the first, 50 are left
         "mine: task 1, epoch 6, loss 0.500; about 7 s to go",
-        "mine: task 1, epoch 7, loss 0.500; about 29 s to go",
+        "mine: task 1, epoch 7, loss 0.500; about 32 s to go",
     ]
+
+
+def test_what_comes_before_the_first_step_is_no_pace(clock: Clock) -> None:
+    """A minute in which kernels are compiled, then a second for ten steps."""
+    with TrainingDisplay(quiet=True, clock=clock) as display:
+        display.begin("mine", GROUP, 1001, 0)
+        clock.now = 60
+        display.step(1)
+        assert display.seconds_left() is None
+        clock.now = 61
+        display.step(10)
+        assert display.seconds_left() == pytest.approx(99)
 
 
 def test_of_a_short_training_there_is_no_line(clock: Clock, log: pytest.LogCaptureFixture) -> None:

@@ -192,6 +192,7 @@ def test_time_that_is_left(recipe: Path, tmp_path: Path) -> None:
     first = planned.jobs[0]
     group = group_of(first.specs, work.context.dataset(first.specs[0]))
     display.begin("replay", group, total_steps(group), 0)
+    display.step(0)  # the pace is counted from here
     display.step(total_steps(group))
     now[0] = 10.0
     share = first.work / sum(job.work for job in planned.jobs)

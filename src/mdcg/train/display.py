@@ -35,6 +35,7 @@ class TrainingDisplay:
         self._title, self._epoch = "", ""
         self._clock = clock
         self._began = self._said = clock()
+        self._stepping = False  # before the first step data are read and kernels compiled: no pace to go by
         self._left, self._here = 0.0, 0.0  # work that is to be done, and that was done by this process
         self._per_step = 1.0  # work
         self._guess: float | None = None  # of the seconds that are left, until something is measured
@@ -57,7 +58,10 @@ class TrainingDisplay:
     def step(self, count: int) -> None:
         """Show that so many more steps are done."""
         self._left -= count * self._per_step
-        self._here += count * self._per_step
+        if not self._stepping:
+            self._stepping, self._began = True, self._clock()
+        else:
+            self._here += count * self._per_step
         self._bars.advance(self._bar, count)
         self._refresh()
 
