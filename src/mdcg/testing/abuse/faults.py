@@ -12,6 +12,7 @@ import random
 import resource
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -82,9 +83,11 @@ def _checked(code: int | None, errors: str, heard: bool = True) -> str:
     return ""
 
 
-def _answered(work: Disturbed, name: str, place: Path, before: Before) -> str:
+def _answered(work: Disturbed, name: str, place: Path, before: Before, crashes: bool = False) -> str:
     process = work.start(name, place, partial(_troubled, before))
     _, errors = process.communicate(TIMEOUT)
+    if crashes and process.returncode == -signal.SIGSEGV:
+        return ""
     return _checked(process.returncode, errors)
 
 
@@ -128,9 +131,13 @@ def _limited(kind: int, smallest: int, largest: int) -> Fault:
 
 
 def _little_memory(work: Disturbed, name: str, place: Path, rng: random.Random) -> Told:
-    """Memory for a few megabytes more than the process has when it begins."""
+    """Memory for a few megabytes more than the process has when it begins.
+
+    Where it ends within PyTorch this may crash (seen in a convolution's backward pass): no sentence can be told then,
+    but nothing may be lost either.
+    """
     more = rng.randint(1, 400)
-    return f", {more} MB", _answered(work, name, place, partial(_limit_memory, more))
+    return f", {more} MB", _answered(work, name, place, partial(_limit_memory, more), crashes=True)
 
 
 def _limit_memory(more: int) -> None:

@@ -212,7 +212,8 @@ class Together(Part):
             trouble = trouble or _unexpected(errors)
             if trouble:
                 return f"'{one}' ended with code {process.returncode}: {trouble}: {errors or output}"
-        succeeded = [one for one, process, *_ in ended if process.returncode == 0]
+        # A figure is drawn without the runs that others are at, and says so: these may be killed.
+        succeeded = [one for one, process, _, errors in ended if process.returncode == 0 and not _busy(errors)]
         return (
             self._lost(place / "runs", there, given, killed, succeeded)
             or self._unlike(place / "runs", before)
@@ -292,10 +293,14 @@ def _trouble(given: Given, code: int, output: str, errors: str, place: Path) -> 
     """What is wrong with how a command ended that nobody killed."""
     if code == 0:
         return _unreadable(given, output, place)
-    others = any(busy in errors for busy in BUSY)
-    if code == (1 if given.words[0] == "sweep" else 2) and (others or given.may_miss):
+    if code == (1 if given.words[0] == "sweep" else 2) and (_busy(errors) or given.may_miss):
         return None
     return "it should not fail"
+
+
+def _busy(errors: str) -> bool:
+    """Whether a command says that others are at work."""
+    return any(busy in errors for busy in BUSY)
 
 
 def _unreadable(given: Given, output: str, place: Path) -> str | None:
@@ -318,7 +323,7 @@ def _unexpected(errors: str) -> str | None:
     for line in errors.splitlines():
         if not line.startswith("mdcg: "):
             return "this is no sentence"
-        if any(alarm in line for alarm in ALARMS) and not any(busy in line for busy in BUSY):
+        if any(alarm in line for alarm in ALARMS) and not _busy(line):
             return "a false alarm"
     return None
 
