@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import stat
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -51,7 +52,7 @@ def plain(value: Any, deepest: int = DEEPEST, finite: bool = True) -> Any:
 
 
 Plain = Annotated[Any, AfterValidator(plain)]
-Row = Annotated[dict[str, Any], AfterValidator(plain)]
+Rows = Annotated[list[dict[str, Any]], AfterValidator(partial(plain, deepest=DEEPEST + 1))]  # at once: they are many
 Schema = TypeVar("Schema", bound=BaseModel)
 
 

@@ -16,7 +16,7 @@ from mdcg.errors import MdcgError
 from mdcg.metrics import Matrix
 from mdcg.runs.environment import Environment
 from mdcg.runs.spec import RunSpec
-from mdcg.stored import Count, Counted, NotNegative, Row
+from mdcg.stored import Count, Counted, NotNegative, Rows
 
 FORMAT = 4  # of result.json and of an archive's lines; a run's identity has its own, in spec.py
 NEWEST = 1000  # a format beyond this is no newer one, but damage
@@ -36,7 +36,7 @@ class Record(BaseModel):
     correct: list[list[Count]]  # [task][class position], or [task][task] where no more than R is known
     total: list[Counted]  # images evaluated, of each class position; or of each task, likewise
     memory: dict[Count, list[Count]]  # training images kept at the end, by class position; an archive leaves them out
-    history: list[Row]  # one row per epoch
+    history: Rows  # one row per epoch
     seconds: NotNegative  # this run's share of its group's time
     members: Counted = 1  # runs that were trained together
     environment: Environment = Environment()

@@ -25,7 +25,7 @@ from mdcg.runs.archive import SUFFIX, read_archive
 from mdcg.runs.record import DAMAGE, NewerFormat, Record, as_record
 from mdcg.runs.spec import RunSpec
 from mdcg.saved import SavedModel
-from mdcg.stored import NotNegative, Row, json_of, read_as, read_bytes, warn_of
+from mdcg.stored import NotNegative, Rows, json_of, read_as, read_bytes, warn_of
 
 RESULT, RECIPE, MODEL, MEASURED = "result.json", "recipe.yaml", "model.safetensors", "measured"
 Archived = Mapping[str, tuple[Path, Record]]  # by the digest of its spec: where a run stands, as ARCHIVE/NAME
@@ -34,7 +34,7 @@ Archived = Mapping[str, tuple[Path, Record]]  # by the digest of its spec: where
 class Measurements(BaseModel):
     """The measurements that one probe made of one run."""
 
-    rows: list[Row]  # one per look: task and epoch (from 1; 0 epochs: the task begins), step, quantities
+    rows: Rows  # one per look: task and epoch (from 1; 0 epochs: the task begins), step, quantities
     seconds: NotNegative  # that it took, this run's share
 
 
