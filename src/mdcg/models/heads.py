@@ -75,11 +75,11 @@ class CascadedGates(Head):
     beta: Tensor
     incidence: Tensor
 
-    def __init__(self, members: int, features: int, gamma: Sequence[float], beta: Sequence[float]) -> None:
+    def __init__(self, members: int, features: int, **settings: Sequence[float]) -> None:
         super().__init__(members, features)
         self.gates = Linear(members, features)
-        self.register_buffer("gamma", torch.tensor(gamma, dtype=torch.float64))  # (K,)
-        self.register_buffer("beta", torch.tensor(beta, dtype=torch.float64))  # (K,)
+        for name in self.settings:
+            self.register_buffer(name, torch.tensor(settings[name], dtype=torch.float64))  # (K,)
         self.register_buffer("incidence", torch.zeros(0, 0), persistent=False)  # (gates, classes), 0 or 1
 
     def grow(self, classes: int, head_rngs: Rngs, gate_rngs: Rngs) -> None:
@@ -152,10 +152,6 @@ class OpenGates(CascadedGates):
 
     cap: Tensor
 
-    def __init__(self, members: int, features: int, gamma: Sequence[float], cap: Sequence[float]) -> None:
-        super().__init__(members, features, gamma, [0.0] * members)
-        self.register_buffer("cap", torch.tensor(cap, dtype=torch.float64))  # (K,)
-
     def grow(self, classes: int, head_rngs: Rngs, gate_rngs: Rngs) -> None:
         before = self.gates.outputs
         super().grow(classes, head_rngs, gate_rngs)
@@ -164,7 +160,7 @@ class OpenGates(CascadedGates):
             self.gates.bias[:, before:] = 0
 
     def log_openings(self, gates: Tensor, member: int | None = None) -> Tensor:
-        opened = math.log(2) + super().log_openings(gates, member)
+        opened = math.log(2) + F.logsigmoid(_of(self.gamma, member) * gates)
         most = _of(self.cap, member).log()
         return torch.where(opened > most, most, opened)  # a maximum would halve the gradient where they are equal
 
