@@ -166,6 +166,11 @@ def test_open_gates_equal_a_product_over_later_tasks(cap: float) -> None:
     assert (openings == cap).any() == (cap < 2)
 
 
+def test_gates_that_could_never_open_are_refused() -> None:
+    with pytest.raises(MdcgError, match="gates cannot open up to -1; give a cap above 0"):
+        OpenGates(2, 3, gamma=[1.0, 1.0], cap=[1.0, -1.0])
+
+
 def test_a_single_open_gate_costs_what_the_past_classes_do() -> None:
     for tasks in (2, 10, 50):
         head = grown(SingleOpenGate, [2] * tasks, 3, 1, gamma=1.0, cap=1.0)

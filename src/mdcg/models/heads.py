@@ -152,6 +152,11 @@ class OpenGates(CascadedGates):
 
     cap: Tensor
 
+    def __init__(self, members: int, features: int, **settings: Sequence[float]) -> None:
+        if min(settings["cap"]) <= 0:
+            raise MdcgError(f"gates cannot open up to {min(settings['cap']):g}; give a cap above 0.", about="set.cap")
+        super().__init__(members, features, **settings)
+
     def grow(self, classes: int, head_rngs: Rngs, gate_rngs: Rngs) -> None:
         before = self.gates.outputs
         super().grow(classes, head_rngs, gate_rngs)
