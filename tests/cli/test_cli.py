@@ -17,6 +17,7 @@ import pytest
 import yaml
 from rich.console import Console
 
+import mdcg.cli
 from mdcg.data import load
 from mdcg.methods import METHODS
 from mdcg.recipes.recipe import make_recipe
@@ -552,3 +553,14 @@ def test_memories_and_settings_as_lists(cli: Cli, runs: Path) -> None:
     rows = [line.split("   ")[0].strip() for line in table.splitlines() if "lam" in line]
     assert rows == list(found)  # as asked for
     assert "…" not in table  # and nothing cut off
+
+
+def test_stopped_before_a_command_begins(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while Typer still makes the commands of their functions."""
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mdcg.cli, "app", interrupted)
+    answer = cli("runs")
+    assert (answer.code, answer.out, answer.err) == (130, "", "mdcg: stopped.\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import signal
 import sys
 import warnings
 
@@ -34,6 +35,9 @@ def main() -> None:
         # The reader (for instance `head`) has left; there is nobody to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
+    except KeyboardInterrupt:  # while Typer makes the commands; later it, or training, tells
+        say("mdcg: stopped.", error=True)
+        raise SystemExit(128 + signal.SIGINT) from None
     except MdcgError as error:
         say(f"mdcg: {shown(str(error), LONGEST)}", error=True)
         raise SystemExit(2) from None
