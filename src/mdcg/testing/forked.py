@@ -49,6 +49,7 @@ class Command:
         except BaseException:
             traceback.print_exc()
         finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command is over
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)  # taking apart all that was imported would copy it first
