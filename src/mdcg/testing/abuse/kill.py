@@ -18,7 +18,7 @@ from mdcg.testing.abuse.work import COMMANDS, TIMEOUT, Disturbed, at_operation, 
 
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 MOST = 3  # signals of one trial, one after the other
-#: What Python itself prints of a signal that comes while it takes an object apart; it then goes on as if there were none.
+#: What Python itself prints of a signal that comes while it takes an object apart; it goes on as if there were none.
 IN_A_DESTRUCTOR = re.compile(r"^Exception ignored in: .*?^KeyboardInterrupt:? *$", re.MULTILINE | re.DOTALL)
 
 
