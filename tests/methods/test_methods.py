@@ -76,14 +76,24 @@ def test_margin_dampening(name: str, shape: tuple[int, int, int, int]) -> None:
     torch.testing.assert_close(method.loss(step), torch.tensor(expected, dtype=torch.float64))
 
 
-def plain_distance(step: Step, k: int, temperature: float) -> float:
-    """T² KL(teacher ‖ student) at a temperature, over the memory images of past classes."""
+def plain_distance(step: Step, k: int, temperature: float, classes: int | None = None) -> float:
+    """T² KL(teacher ‖ student) at a temperature, among the first classes, over the memory images of past classes."""
     rows = zip(step.memory[0][k].tolist(), step.memory[1][k].tolist(), step.teacher[k].tolist(), strict=True)
+    return plain_mean_divergence([(row, t) for row, label, t in rows if label < step.old], temperature, classes)
+
+
+def plain_current_distance(step: Step, k: int, temperature: float) -> float:
+    """The same of the current images, among the past classes."""
+    rows = zip(step.logits[k].tolist(), step.teacher_current[k].tolist(), strict=True)
+    return plain_mean_divergence(list(rows), temperature, step.old)
+
+
+def plain_mean_divergence(
+    rows: list[tuple[list[float], list[float]]], temperature: float, classes: int | None
+) -> float:
     found = [
-        temperature**2
-        * plain_divergence(softmax([x / temperature for x in taught]), softmax([x / temperature for x in row]))
-        for row, label, taught in rows
-        if label < step.old
+        temperature**2 * plain_divergence(*(softmax([x / temperature for x in which[:classes]]) for which in (t, row)))
+        for row, t in rows
     ]
     return sum(found) / max(1, len(found))
 
@@ -128,18 +138,26 @@ def test_without_replay_it_is_margin_dampening(shape: tuple[int, int, int, int])
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", ["der", "er-ace", "er-lode"])
-def test_others_with_a_teacher(name: str, shape: tuple[int, int, int, int]) -> None:
+@pytest.mark.parametrize("among", ["all", "past"])
+@pytest.mark.parametrize("distils", ["memory", "all"])
+@pytest.mark.parametrize("name", ["der", "er-ace", "er-lode", "md-replay"])
+def test_a_teacher_for_any_method(name: str, distils: str, among: str, shape: tuple[int, int, int, int]) -> None:
     """The same loss and, weighted, the divergence from the teacher; without a teacher, in task 1, the same loss."""
     step = with_own_classes_in_memory(a_step(*shape))
-    kind = METHODS[name]
-    taught = kind(distils=True, distil=0.7, temperature=2.0)  # type: ignore[call-arg]
-    assert taught.needs_teacher()
-    assert not kind().needs_teacher()
-    added = taught.loss(step) - kind().loss(step)
-    assert added.tolist() == pytest.approx([0.7 * plain_distance(step, k, 2) for k in range(shape[0])])
+    seen = replace(step, teacher_current_logits=step.logits.flip(1) + 0.1) if distils == "all" else step
+    untaught = METHODS[name](distils="nothing")  # type: ignore[call-arg]
+    settings = {"distils": distils, "among": among, "distil": 0.7, "distil_current": 0.4, "temperature": 2.0}
+    taught = METHODS[name](**settings)
+    assert (taught.needs_teacher(), taught.teacher_sees()) == (True, distils)
+    assert not untaught.needs_teacher()
     alone = replace(step, teacher_logits=None)
-    assert taught.loss(alone).tolist() == kind().loss(alone).tolist()
+    added = taught.loss(seen) - untaught.loss(alone)
+    classes = step.old if among == "past" else None
+    expected = [0.7 * plain_distance(step, k, 2, classes) for k in range(shape[0])]
+    if distils == "all":
+        expected = [have + 0.4 * plain_current_distance(seen, k, 2) for k, have in enumerate(expected)]
+    assert added.tolist() == pytest.approx(expected)
+    assert taught.loss(alone).tolist() == untaught.loss(alone).tolist()
 
 
 def test_margin_by_hand() -> None:

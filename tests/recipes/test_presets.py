@@ -14,6 +14,7 @@ from mdcg.data import load
 from mdcg.errors import MdcgError
 from mdcg.memory import Draw
 from mdcg.methods import METHODS, Step
+from mdcg.methods.ingredients import Distilling
 from mdcg.models import HEADS, build_model
 from mdcg.models.backbones import build_backbone
 from mdcg.models.heads import CascadedGatesWithOwn
@@ -167,7 +168,7 @@ def test_the_preset_turns_all_of_them_on() -> None:
         "current_in_memory": True,
         "replay_in_task_1": False,
         "halved": True,
-        **{"distils": False, "distil": 1.0, "temperature": 1.0},  # of which the published code knows nothing
+        **Distilling.added,  # of which the published code knows nothing
     }
     assert (published("er-lode").passes, published("er-lode").hyperparameters["halved"]) == ("separate", True)
     assert (published("replay").hyperparameters, published("replay").passes) == ({}, "joint")

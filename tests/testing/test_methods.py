@@ -28,9 +28,11 @@ def test_our_methods(method: str) -> None:
     ("method", "settings"),
     [
         ("md-replay", {"current_in_memory": True, "memory_batch": "twice", "temperature": 2.0}),
-        ("er-ace", {"distils": True, "temperature": 2.0}),
-        ("er-lode", {"distils": True}),
-        ("der", {"distils": True}),
+        ("md-replay", {"distils": "nothing"}),
+        ("md-replay", {"distils": "all", "among": "past"}),
+        ("er-ace", {"distils": "all", "temperature": 2.0}),
+        ("er-lode", {"distils": "memory"}),
+        ("der", {"distils": "all"}),
     ],
 )
 def test_our_methods_with_what_others_bring(method: str, settings: dict[str, Any]) -> None:

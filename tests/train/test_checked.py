@@ -64,7 +64,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("md", "online", {"look_ahead": 2}),
     ("md-cg", "both", {"look_ahead": 2}),
     ("ld", "tasks", {"second_memory": 6}),
-    ("er-lode", "tasks", {"distils": True}),
+    ("er-lode", "tasks", {"distils": "memory"}),
 ]
 
 

@@ -90,15 +90,15 @@ class MarginDampening(Method):
     def loss(self, step: Step) -> Tensor:
         if not step.old:
             return cross_entropy(step.logits, step.labels, step.smoothing)
-        remembered = self.of_memory(step)
+        remembered = self.retention(step)
         if step.revisits:
             return self._of_old_and_new(step) + remembered
         margin = margin_loss(step.logits, step.labels, step.old).mean(1)
         current = cross_entropy(step.logits[..., step.old :], step.labels - step.old, step.smoothing)
         return self.lam * margin + current + remembered
 
-    def of_memory(self, step: Step) -> Tensor:
-        """The part of the loss that memory images have, from task 2 on."""
+    def retention(self, step: Step) -> Tensor:
+        """The part of the loss that keeps what past tasks taught, from task 2 on."""
         return distillation(step.memory[0], step.teacher, self.divergence)
 
     def _of_old_and_new(self, step: Step) -> Tensor:

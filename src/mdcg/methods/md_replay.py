@@ -8,7 +8,8 @@ divergence, its cross-entropy among all classes:
         + δ T² KL(p̄_T(x_m) ‖ p_T(x_m)) + ρ CE(p(x_m), y_m).
 
 With ρ = 0, δ = 1 and T = 1 it is Margin Dampening. With `current_in_memory` the memory has images of the task's own
-classes while these are learned; for them there is no divergence.
+classes while these are learned; for them there is no divergence. With `distils=all` the teacher is asked about current
+images, too (`Distilling`).
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from pydantic import Field
 from torch import Tensor
 
 from mdcg.methods.base import METHODS, Step, Value, cross_entropy
-from mdcg.methods.ingredients import Temperature, distance_to_teacher
+from mdcg.methods.ingredients import Distilling, Distils
 from mdcg.methods.md import MarginDampening
 
 
 @METHODS.register("md-replay")
-class ReplayedMarginDampening(MarginDampening):
+class ReplayedMarginDampening(Distilling, MarginDampening):
     """Margin Dampening with replay: memory images are also trained on. Not in the paper."""
 
     forks: ClassVar[bool] = True
@@ -33,8 +34,9 @@ class ReplayedMarginDampening(MarginDampening):
     added: ClassVar[Mapping[str, Value]] = {}
 
     replay: float = Field(1.0, ge=0, description="weight of the memory images' cross-entropy (ρ)")
-    distil: float = Field(1.0, ge=0, description="weight of the divergence from the teacher's answers (δ)")
-    temperature: float = Temperature
+    distils: Distils = Field(
+        "memory", description="images that are held to the teacher's answers: nothing, memory, or all"
+    )
     current_in_memory: bool = Field(
         False, description="whether a task's images go into memory before it is learned, not after"
     )
@@ -42,6 +44,5 @@ class ReplayedMarginDampening(MarginDampening):
     def fills_memory_first(self) -> bool:
         return self.current_in_memory
 
-    def of_memory(self, step: Step) -> Tensor:
-        distance = distance_to_teacher(step, self.temperature, self.divergence)
-        return self.distil * distance + self.replay * cross_entropy(*step.memory, step.smoothing)
+    def retention(self, step: Step) -> Tensor:
+        return self.with_teacher(self.replay * cross_entropy(*step.memory, step.smoothing), step, self.divergence)
