@@ -115,7 +115,7 @@ def test_replayed_margin_dampening(shape: tuple[int, int, int, int]) -> None:
         {"lam": 0.1 + 0.4 * k, "replay": 0.5 + k, "distil": 2.0 - 0.5 * k, "temperature": 1.0 + 1.5 * k}
         for k in range(shape[0])
     ]
-    members = [METHODS["md-replay"](**own) for own in settings]
+    members = [METHODS["md-replay"](distils="memory", **own) for own in settings]  # type: ignore[call-arg]
     found = stack(members, torch.device("cpu"), torch.float64).loss(step)
     for k, own in enumerate(settings):
         current = plain_md(step, k, own["lam"]) - plain_md_distance(step, k)
@@ -133,7 +133,8 @@ def plain_md_distance(step: Step, k: int) -> float:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_without_replay_it_is_margin_dampening(shape: tuple[int, int, int, int]) -> None:
     step = a_step(*shape)
-    ours, papers = METHODS["md-replay"](replay=0.0, lam=0.3), METHODS["md"](lam=0.3)  # type: ignore[call-arg]
+    settings = {"replay": 0.0, "distils": "memory", "temperature": 1.0, "lam": 0.3}
+    ours, papers = METHODS["md-replay"](**settings), METHODS["md"](lam=0.3)  # type: ignore[call-arg]
     torch.testing.assert_close(ours.loss(step), papers.loss(step), rtol=1e-12, atol=1e-12)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from mdcg.data import load
 from mdcg.errors import MdcgError
 from mdcg.execute.cost import group_of
+from mdcg.methods import METHODS
 from mdcg.recipes.presets import preset_of
 from mdcg.recipes.recipe import make_recipe
 from mdcg.runs.spec import TUNED, RunSpec
@@ -114,3 +116,40 @@ def test_mistakes(keys: dict[str, Any], told: str) -> None:
 
 def test_augmentations_are_words() -> None:
     assert parse_augment(" mixup + crop ") == ("crop", "mixup")
+
+
+OURS = {"lr": 0.1, "schedule": "cosine", "weight_decay": 5e-4}
+
+
+def ours(**keys: Any) -> RunSpec:
+    dataset = toy_dataset([4] * 10, side=32, channels=3)
+    return make_recipe(scenario="c10-5", method="md-replay", memory=500, batch_size=4, **keys).resolve(dataset)[0]
+
+
+def test_a_method_brings_its_own_training() -> None:
+    """What its recipe says, where nothing else is asked for; asked for is what is said, were it the protocol's."""
+    brought = ours()
+    assert (
+        {key: getattr(brought, key) for key in OURS} == OURS == {key: METHODS["md-replay"].recipe[key] for key in OURS}
+    )
+    assert (brought.augment, brought.randaugment_n, brought.randaugment_m) == ("crop+flip+randaugment", 2, 9)
+    assert preset_of(brought.model_copy(update={"batch_size": 32})) == "paper"  # that is: nothing was asked for
+    plain = ours(lr=0.01, schedule="constant", weight_decay=0, augment="usual")
+    assert plain == ours(lr=0.01, schedule="constant", weight_decay=0, augment="crop+flip")
+    assert {name: getattr(plain, name) for name in TUNED} == TUNED
+    assert (plain.lr, preset_of(plain)) == (0.01, None)
+    assert (ours(optimizer="adamw").lr, ours(optimizer="adamw").schedule) == (1e-3, "cosine")
+    (again,) = make_recipe(**{**plain.as_recipe(), "out": "runs"}).resolve(toy_dataset([4] * 10, side=32, channels=3))
+    assert again.name == plain.name
+
+
+def test_online_it_trains_as_others_do() -> None:
+    online = ours(online=True)
+    assert {name: getattr(online, name) for name in TUNED} == TUNED
+    assert online.lr == 0.01
+
+
+def test_images_that_are_taken_as_they_are_stay_so() -> None:
+    dataset = dataclasses.replace(toy_dataset([4] * 10, side=32, channels=3), padding=0, flip=False)
+    (found,) = make_recipe(scenario="c10-5", method="md-replay", memory=500).resolve(dataset)
+    assert found.augment is None

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mdcg.memory import Draw
 from mdcg.methods import METHODS, Method, Step, cross_entropy
-from mdcg.methods.base import Choices, NeedsHead, TeacherSees
+from mdcg.methods.base import Choices, NeedsHead, TeacherSees, Value
 from mdcg.testing import check_method
 
 
@@ -115,6 +115,18 @@ class Headless(Plain):
     """A head that is none."""
 
     head: ClassVar[str] = "incremntal"
+
+
+class Otherwise(Plain):
+    """Trains in a way that there is none of."""
+
+    recipe: ClassVar[Mapping[str, Value]] = {"schedule": "cosin"}
+
+
+class Deeper(Plain):
+    """Sets what is the run's own matter."""
+
+    recipe: ClassVar[Mapping[str, Value]] = {"backbone": "resnet56"}
 
 
 class Unsuited(Plain):
@@ -357,6 +369,8 @@ WRONG: list[tuple[Any, str]] = [
     (Hyper, "'uses_teacher' is a field, which is a hyperparameter; declare it as uses_teacher: ClassVar"),
     (Contradicting, "its declarations do not agree: it keeps the logits of a memory that it does not use"),
     (Needing, "needs_head is 'fixd'; it must be one of any, growing, fixed"),
+    (Otherwise, "its recipe is refused: 'schedule' is wrong"),
+    (Deeper, "its declarations do not agree: 'recipe' may name lr, weight_decay"),
     (Headless, "there is no head 'incremntal'"),
     (Unsuited, "its head is 'incremental', and it needs_head 'fixed'"),
     (Chosen, "'chosen' names 'shar', which is no field"),

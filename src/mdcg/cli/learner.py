@@ -35,7 +35,7 @@ PARAMETERS = {
     "head": SHARED["head"],
     "epochs": option(int | None, help="Epochs.  [default: 20, or more where there are few images]"),
     "batch_size": option(int | None, help="Images per batch.  [default: 32]"),
-    "lr": option(float | None, help="Learning rate.  [default: 0.01]"),
+    "lr": option(float | None, help="Learning rate.  [default: 0.01, or as the method says]"),
     "momentum": option(float | None, help="Momentum of SGD.  [default: 0.8]"),
     "passes": option(str | None, help="joint or separate, see 'mdcg run --help'.  [default: joint]"),
     "precision": SHARED["precision"],

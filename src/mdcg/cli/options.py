@@ -44,7 +44,7 @@ TUNED = {
     "augment": tuned(
         "WORDS",
         help="What is done with training images: crop, flip, jitter, randaugment, mixup or cutmix, with + between "
-        "them, or none.  [default: crop+flip, or as the dataset's record says]",
+        "them, none, or usual: crop+flip, or as the dataset's record says.  [default: usual, or as the method says]",
     ),
     "jitter_strength": tuned("NUMBER", help="Strength of jitter, up to 1.  [default: 0.4]"),
     "randaugment_n": tuned("NUMBER", help="Operations of randaugment.  [default: 2]"),

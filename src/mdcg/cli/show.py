@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Annotated
 
@@ -47,7 +48,10 @@ def _list_methods() -> list[tuple[str, str]]:
     for name in METHODS.names():
         method = METHODS[name]
         rows += [(name, method.summary()), ("", method.streams())]
-        for key, field in method.model_fields.items():
+        if method.recipe:
+            rows.append(("", f"trains with {method.training()} unless asked otherwise"))
+        own = inspect.get_annotations(method)  # before what it has of the methods that it is made of
+        for key, field in sorted(method.model_fields.items(), key=lambda item: item[0] not in own):
             rows.append(("", f"--set {key}={field.default}: {field.description or ''}"))
     return rows
 

@@ -71,8 +71,9 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     all classes together at most `held_out_images`, kept beside the memory. `image_size` and `resize` (crop, fit or
     squash) are for image files; arrays come in the size that they have. `most_classes` is what a head can hold that has
     all of them from the start (`der`), `tasks` among how many `gem` divides its memory. Without `epochs` there are 20,
-    or more where few images would give too few steps. A file that cannot be read ends `learn`, unless `on_error` is
-    "skip". A class that loses more than `warn_drop` points of accuracy on its held-out images is named in a warning.
+    or more where few images would give too few steps; without `lr` it is 0.01, or what the method brings. A file that
+    cannot be read ends `learn`, unless `on_error` is "skip". A class that loses more than `warn_drop` points of
+    accuracy on its held-out images is named in a warning.
 
     >>> import mdcg, numpy as np
     >>> images = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 1), dtype=np.uint8)
@@ -100,7 +101,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         padding: int | None = None,
         epochs: int | None = None,
         batch_size: int = 32,
-        lr: float = 0.01,
+        lr: float | None = None,
         momentum: float = 0.8,
         passes: Passes = "joint",
         precision: str = "auto",

@@ -17,8 +17,9 @@ from mdcg.data.normalise import Named, Statistics, statistics
 from mdcg.data.record import Preprocessing, Protocol
 from mdcg.errors import MdcgError, unknown
 from mdcg.methods import METHODS
-from mdcg.methods.base import Passes, Value
+from mdcg.methods.base import Method, Passes, Value
 from mdcg.models import HEADS
+from mdcg.recipes.presets import usual_augment, with_own
 from mdcg.recipes.recipe import LARGEST, check_head, explain, resolve_settings
 from mdcg.saved import SavedModel, Setup
 
@@ -49,7 +50,7 @@ class Params(BaseModel):
     padding: int | None = Field(ge=0, le=1024)
     epochs: int | None = Field(ge=1, le=100_000)
     batch_size: int = Field(ge=2, le=100_000)
-    lr: float = Field(gt=0, le=LARGEST)
+    lr: float | None = Field(gt=0, le=LARGEST)
     momentum: float = Field(ge=0, lt=1)
     passes: Passes
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp64"]
@@ -105,7 +106,7 @@ def resolved(params: Params, before: SavedModel | None, images: Tensor) -> Setup
         memory=params.memory if kind.uses_memory else 0,
         tasks=params.tasks,
         batch_size=params.batch_size,
-        lr=params.lr,
+        lr=params.lr or float(kind.recipe.get("lr", Setup.lr)),
         momentum=params.momentum,
         backbone_lr=params.backbone_lr,
         passes=params.passes if kind.replays() else "joint",
@@ -114,7 +115,7 @@ def resolved(params: Params, before: SavedModel | None, images: Tensor) -> Setup
     )
     if before is None:
         mean, std = statistics(params.normalise, measured(images.numpy()))
-        return replace(found, mean=mean, std=std)
+        return replace(found, mean=mean, std=std, **_methods_own(kind, found))
     was = before.setup
     for name in FIXED:
         if name == "backbone" and params.backbone is None:
@@ -131,7 +132,15 @@ def resolved(params: Params, before: SavedModel | None, images: Tensor) -> Setup
                 f"head; leave {name} as it was, or begin anew."
             )
     _refuse_changes(params, before)
-    return replace(found, **{name: getattr(was, name) for name in (*KEPT, *OF_RUNS)})
+    kept = (*KEPT, *OF_RUNS, *([] if params.lr else ["lr"]))
+    return replace(found, **{name: getattr(was, name) for name in kept})
+
+
+def _methods_own(kind: type[Method], setup: Setup) -> dict[str, Any]:
+    """What the method sets of its training, of all that there are no parameters for, see `Method.recipe`."""
+    usual = usual_augment(Preprocessing(setup.padding, setup.flip))
+    words = tuple(word for word in with_own(usual, kind) if word not in usual)
+    return {**{name: value for name, value in kind.recipe.items() if name in OF_RUNS}, "augment": words}
 
 
 def _refuse_changes(params: Params, before: SavedModel) -> None:

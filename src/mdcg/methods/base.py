@@ -26,6 +26,8 @@ Divergence = Literal["teacher-student", "student-teacher"]
 Preset = Literal["paper", "published"]  # the paper's settings, or those of its published code
 Passes = Literal["joint", "separate"]  # whether memory images go through the network with the current ones
 TrainsOn = Literal["task", "seen", "memory"]
+#: What a method may set of a run, see `Method.recipe`.
+TRAINING = ("lr", "weight_decay", "schedule", "warmup", "clip", "label_smoothing", "augment")
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,9 @@ class Method(BaseModel):
     needs_boundaries: ClassVar[bool] = True
     chosen: ClassVar[Mapping[str, Choices]] = {}  # of each field, what the paper chose
     grid: ClassVar[Mapping[str, Sequence[float]]] = {}  # of each field, the values that a search tries
+    # How it trains where nothing else is asked for, if not as the dataset's protocol says: keys of a recipe, those of
+    # TRAINING. What `augment` names comes to the crop or flip of datasets that have one. Online streams do without it.
+    recipe: ClassVar[Mapping[str, Value]] = {}
     published: ClassVar[Mapping[str, Value]] = {}  # fields as in the paper's published code, where it departs from it
     published_passes: ClassVar[Passes] = "joint"  # the same of the run's forward passes,
     published_epochs: ClassVar[Mapping[str, int]] = {}  # and of its epochs, by dataset
@@ -131,6 +136,7 @@ class Method(BaseModel):
             (not self.added.keys() <= fields, "'added' names what is no field"),
             (not self.published.keys() <= fields, "'published' names what is no field"),
             (bool(self.removed.keys() & fields), "'removed' names a field that it has"),
+            (not self.recipe.keys() <= set(TRAINING), f"'recipe' may name {', '.join(TRAINING)}"),
             (
                 any(draw.second for draw in draws) and not self.second_memory_size(),
                 "it draws from a second memory and has none (second_memory_size)",
@@ -240,6 +246,15 @@ class Method(BaseModel):
         told = "told of tasks" if cls.needs_boundaries else "not told of tasks"
         kinds = ["tasks of new classes", *["past classes again"] * cls.learns_revisits]
         return "; ".join([f"learns {', '.join(kinds)}", *[f"online, {told}"] * cls.online()])
+
+    @classmethod
+    def training(cls) -> str:
+        """How it trains where nothing else is asked for, in words, for `mdcg list`; empty if as the dataset's protocol.
+
+        >>> METHODS["md-cg"].training()
+        ''
+        """
+        return ", ".join(f"{key} {value}" for key, value in cls.recipe.items())
 
     @classmethod
     def summary(cls) -> str:

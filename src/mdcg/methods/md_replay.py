@@ -32,11 +32,15 @@ class ReplayedMarginDampening(Distilling, MarginDampening):
     forks: ClassVar[bool] = True
     published: ClassVar[Mapping[str, Value]] = {}
     added: ClassVar[Mapping[str, Value]] = {}
+    recipe: ClassVar[Mapping[str, Value]] = {
+        "lr": 0.1, "schedule": "cosine", "weight_decay": 5e-4, "augment": "randaugment"
+    }  # fmt: skip
 
-    replay: float = Field(1.0, ge=0, description="weight of the memory images' cross-entropy (ρ)")
+    replay: float = Field(0.5, ge=0, description="weight of the memory images' cross-entropy (ρ)")
     distils: Distils = Field(
-        "memory", description="images that are held to the teacher's answers: nothing, memory, or all"
+        "all", description="images that are held to the teacher's answers: nothing, memory, or all"
     )
+    temperature: float = Field(2.0, gt=0, description="temperature of the answers that are compared (T)")
     current_in_memory: bool = Field(
         False, description="whether a task's images go into memory before it is learned, not after"
     )

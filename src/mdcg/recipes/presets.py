@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import get_args
+from typing import Any, get_args
 
 from mdcg import paper
 from mdcg.data import Dataset, Preprocessing, record_of
@@ -20,8 +20,8 @@ from mdcg.methods.base import Method, Passes, Preset, Value
 from mdcg.models import HEADS
 from mdcg.runs.spec import ADDED, RunSpec
 from mdcg.scenario import Stream, parse
-from mdcg.train.augment import parse_augment
-from mdcg.train.group import Augmentation
+from mdcg.train.augment import parse_augment, spell_augment
+from mdcg.train.group import Augmentation, Numbers, Training
 
 PRESETS: tuple[Preset, ...] = get_args(Preset)
 
@@ -63,6 +63,30 @@ def usual_augment(images: Dataset | Preprocessing) -> tuple[Augmentation, ...]:
     return tuple(word for word, done in asked.items() if done)
 
 
+def with_own(usual: tuple[Augmentation, ...], kind: type[Method]) -> tuple[Augmentation, ...]:
+    """The usual augmentation with what the method brings, which images that are taken as they are do without."""
+    own = parse_augment(str(kind.recipe["augment"])) if "augment" in kind.recipe and usual else ()
+    return parse_augment(spell_augment({*usual, *own}))
+
+
+def augment_settings(
+    words: tuple[Augmentation, ...],
+    usual: tuple[Augmentation, ...],
+    jitter_strength: float = Numbers.jitter_strength,
+    randaugment_n: int = Training.randaugment_n,
+    randaugment_m: float = Numbers.randaugment_m,
+    mix_alpha: float = Numbers.mix_alpha,
+) -> dict[str, Any]:
+    """The fields of a spec that say how images are augmented: None where as usual, or where a number says nothing."""
+    return {
+        "augment": None if words == usual else spell_augment(words),
+        "jitter_strength": jitter_strength if "jitter" in words else None,
+        "randaugment_n": randaugment_n if "randaugment" in words else None,
+        "randaugment_m": randaugment_m if "randaugment" in words else None,
+        "mix_alpha": mix_alpha if {"mixup", "cutmix"} & set(words) else None,
+    }
+
+
 def cropped_and_flipped(dataset: Dataset, augment: str | None) -> Dataset:
     """The dataset with crop and flip as asked for; a crop is as its record says, or else up to an eighth."""
     if augment is None:
@@ -91,10 +115,12 @@ def settings_of_preset(preset: Preset, scenario: str, method: str, memory: int, 
     """The fields of a spec that a preset sets in a scenario of the paper; `head` by the paper's name."""
     record, published = record_of(parse(scenario)[0]), preset == "published"
     protocol = record.protocol
-    assert protocol is not None  # every dataset of the paper has its own
+    assert protocol is not None  # every dataset of the paper has its own,
+    assert record.shape is not None  # and images of one size
     chosen = defaults(preset, METHODS[method], scenario, memory, protocol.epochs)
     backbone = PUBLISHED_BACKBONES.get(protocol.backbone, protocol.backbone) if published else protocol.backbone
     head = PUBLISHED_HEADS.get(head, head) if published else head
+    usual = usual_augment((record.published if published else None) or record.preprocessing_for(record.shape))
     return {
         "format": record.format,
         "hyperparameters": chosen.settings,
@@ -109,6 +135,8 @@ def settings_of_preset(preset: Preset, scenario: str, method: str, memory: int, 
         "augmentation": preset if record.published else "paper",
         "passes": chosen.passes,
         **{name: value for name, value in ADDED.items() if name not in ("passes", "code")},
+        **METHODS[method].recipe,
+        **augment_settings(with_own(usual, METHODS[method]), usual),
         "stream": Stream(),
     }
 

@@ -23,7 +23,7 @@ from mdcg.recipes.parsing import number, parse_seeds, read_value
 from mdcg.runs.fingerprint import fingerprint
 from mdcg.runs.spec import RunSpec
 from mdcg.scenario import Scenario, Stream, canonical, make_stream, parse
-from mdcg.train.augment import parse_augment, spell_augment
+from mdcg.train.augment import USUAL, parse_augment, spell_augment
 from mdcg.train.group import Group, Numbers, OptimizerName, ScheduleName, Training
 from mdcg.train.precision import PRECISIONS
 from mdcg.train.recolour import STRONGEST
@@ -81,7 +81,7 @@ class Recipe(BaseModel):
     warmup: float = Field(0.0, ge=0, lt=1)  # share of a task's steps
     clip: float = Field(0.0, ge=0, le=LARGEST)  # largest norm of a gradient; 0: any
     label_smoothing: float = Field(0.0, ge=0, lt=1)
-    augment: str | None = None  # words with + between them, or none; left out: as the dataset's record says
+    augment: str | None = None  # words with + between them, none, or usual: as the dataset's record says
     jitter_strength: float = Field(Numbers.jitter_strength, gt=0, le=1)
     randaugment_n: int = Field(Training.randaugment_n, ge=1, le=14, strict=True)  # operations
     randaugment_m: float = Field(Numbers.randaugment_m, ge=0, le=STRONGEST)  # magnitude
@@ -188,7 +188,7 @@ class Recipe(BaseModel):
     @field_validator("augment")
     @classmethod
     def _augment(cls, value: str | None) -> str | None:
-        return value if value is None else spell_augment(parse_augment(value))
+        return value if value in (None, USUAL) else spell_augment(parse_augment(str(value)))
 
     @field_validator("precision")
     @classmethod
@@ -221,7 +221,7 @@ class Recipe(BaseModel):
     def resolve(self, dataset: Dataset) -> list[RunSpec]:
         """The runs of a recipe that means one setting: one for each seed."""
         self.check_names()
-        first = self._resolved(dataset)
+        first = self._with_methods_own()._resolved(dataset)
         if first.stream != Stream():
             members = [replace(first.member(), seed=seed) for seed in self.seeds]
             for member in members:  # each by itself: what a method finds there depends on the seed
@@ -253,6 +253,18 @@ class Recipe(BaseModel):
             )
         if self.backbone:
             backbone_name(self.backbone, may_import=False)
+
+    def _with_methods_own(self) -> Recipe:
+        """The recipe with what its method sets where nothing else is asked for (`Method.recipe`)."""
+        name, asked = self.named_method(), self.model_dump(exclude_unset=True)
+        left = ("augment", "lr") if self.optimizer != "sgd" else ("augment",)  # which waits for the dataset
+        own = {key: value for key, value in METHODS[name].recipe.items() if key not in left}
+        if self.online or not own:
+            return self
+        try:
+            return Recipe(**{**own, **asked})
+        except ValidationError as error:
+            raise MdcgError(f"the recipe of method {name}: {explain(error)}", about="method") from error
 
     def _resolved(self, dataset: Dataset) -> RunSpec:
         name = self.named_method()
@@ -293,7 +305,11 @@ class Recipe(BaseModel):
                 about="schedule",
             )
         usual_words = presets.usual_augment((record.published if augmentation == "published" else None) or dataset)
-        words = usual_words if self.augment is None else parse_augment(self.augment)
+        words = usual_words
+        if self.augment is None and not stream.online:
+            words = presets.with_own(usual_words, kind)
+        elif self.augment not in (None, USUAL):
+            words = parse_augment(self.augment)
         sgd = self.optimizer == "sgd"
         lr = self.lr or (usual.lr if sgd else ADAMW_LR)
         return RunSpec.of(
@@ -328,12 +344,10 @@ class Recipe(BaseModel):
             clip=self.clip,
             label_smoothing=self.label_smoothing,
             head_lr=None if self.head_lr == lr else self.head_lr,
-            augment=None if words == usual_words else spell_augment(words),
-            jitter_strength=self.jitter_strength if "jitter" in words else None,
-            randaugment_n=self.randaugment_n if "randaugment" in words else None,
-            randaugment_m=self.randaugment_m if "randaugment" in words else None,
-            mix_alpha=self.mix_alpha if {"mixup", "cutmix"} & set(words) else None,
             seed=self.seeds[0],
+            **presets.augment_settings(
+                words, usual_words, self.jitter_strength, self.randaugment_n, self.randaugment_m, self.mix_alpha
+            ),
         )
 
     def _stream(self, dataset: Dataset, tasks: int) -> Stream:

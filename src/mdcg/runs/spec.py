@@ -16,7 +16,7 @@ from mdcg.methods import METHODS, Method
 from mdcg.methods.base import Passes, Preset, Value, shared_settings
 from mdcg.scenario import Stream, parse
 from mdcg.stored import HUGE, Counted, NotNegative, Number, Seed, Share, Whole, plain
-from mdcg.train.augment import NONE, parse_augment
+from mdcg.train.augment import NONE, USUAL, parse_augment
 from mdcg.train.group import Member, Numbers, OptimizerName, ScheduleName, Training
 
 OLDER = {"lr": "rate"}  # settings by the names that are part of a run's identity
@@ -190,8 +190,11 @@ class RunSpec(BaseModel):
             hidden.add("memory")
         if self.stream.online:
             hidden.add("epochs")
+        kind = _kind(self.method)
+        own = kind is not None and "augment" in kind.recipe and self.augment is None  # it would not be as usual
         return {
             **self.model_dump(exclude=hidden),
+            **({"augment": USUAL} if own else {}),
             **self.stream.told(),
             "seeds": [self.seed],
             "set": {**self.hyperparameters, **self.head_settings},

@@ -19,6 +19,7 @@ from mdcg.train.group import Augmentation
 
 WORDS: tuple[Augmentation, ...] = get_args(Augmentation)
 NONE = "none"
+USUAL = "usual"  # in a recipe: crop and flip as the dataset's record says, and nothing else
 
 
 def parse_augment(text: str) -> tuple[Augmentation, ...]:
@@ -30,7 +31,7 @@ def parse_augment(text: str) -> tuple[Augmentation, ...]:
     words = [word.strip() for word in text.split("+")]
     for word in words:
         if word not in (*WORDS, NONE):
-            raise unknown("augmentation", word, (*WORDS, NONE), about="augment")
+            raise unknown("augmentation", word, (*WORDS, NONE, USUAL), about="augment")
     if NONE in words and len(words) > 1:
         raise MdcgError(f"'{text}' says none and some; give none alone, or leave it out.", about="augment")
     if {"mixup", "cutmix"} <= set(words):
