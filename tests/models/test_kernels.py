@@ -442,6 +442,13 @@ COMPILER = textwrap.dedent(
     from mdcg.models.kernels.pivot import complementary
     for n in (4, 64):
         launch.compile_ahead(lambda: complementary(torch.zeros(2, n, n).double(), torch.zeros(2, n).double(), 8 * n))
+    from mdcg.models.kernels.recolour import operate
+    from mdcg.train.recolour import OPERATIONS
+    raw = torch.empty_like(x[0], dtype=torch.float32)
+    code, amount, place = torch.empty(64, dtype=torch.uint8), torch.empty(64), torch.empty(64, 2, 3)
+    scale = shift = torch.empty(3)
+    for dtype in {torch.float32, x.dtype}:
+        launch.compile_ahead(lambda: operate(raw, code, amount, place, OPERATIONS, scale, shift, dtype))
     print(len(shared), max(shared))
     """
 )

@@ -22,6 +22,7 @@ from mdcg.train.epoch import draw_epoch
 from mdcg.train.group import Group
 from mdcg.train.loop import Trainer
 from mdcg.train.precision import Compute, compute
+from mdcg.train.recolour import OPERATIONS, draw_operations, operate
 from mdcg.train.signals import Stopped
 from mdcg.train.state import PlainValues, State
 from tests.conftest import Cli, published_settings, toy_dataset, toy_group
@@ -205,6 +206,31 @@ def test_graphs_give_the_bits_of_plain_steps_with_two_passes(method: str) -> Non
     words: dict[str, Any] = {"tasks": 2, "backbone": "resnet20", "batch_size": 32, "epochs": 2, "lr": 0.01}
     group, machine = toy_group(dataset, method, who, passes="separate", **words), compute("cuda", "bf16")
     graphs_change_nothing(group, machine)
+
+
+def test_graphs_give_the_bits_of_plain_steps_with_randaugment() -> None:
+    group = images(3)
+    augmented = replace(group.training, augment=("crop", "flip", "randaugment"))
+    graphs_change_nothing(replace(group, training=augmented), compute("cuda", "bf16"))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("side", [32, 64])
+def test_a_fused_round_of_randaugment_gives_the_pixels_of_tensor_code(side: int, channels: int) -> None:
+    """Of the batches of 20 members; where pixels are a power of two, both find the same mean."""
+    from mdcg.models.kernels.recolour import operate as fused
+
+    generator = torch.Generator("cuda").manual_seed(side)
+    x = torch.randint(256, (20 * 64, channels, side, side), generator=generator, device="cuda").float()
+    x[::2] = (0.4 * x[::2] + 50).round()
+    one = torch.ones(channels, device="cuda")
+    for magnitude in (0, 9, 30):
+        drawn = draw_operations(np.random.default_rng(magnitude), (len(x),), magnitude, (side, side))
+        code, amount, place = (torch.from_numpy(part).cuda() for part in drawn)
+        wanted = operate(x, code, amount, place)
+        found = fused(x, code, amount, place, OPERATIONS, one, torch.zeros_like(one), torch.float32)
+        differ = (found != wanted).flatten(1).any(1)
+        assert not differ.any(), {OPERATIONS[number] for number in code[differ].tolist()}
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])

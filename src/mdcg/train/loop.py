@@ -293,7 +293,7 @@ class Trainer:
         places = index.flatten(), corner.flatten(0, 1), flipped.flatten()
         more, size = draws.more_at(step), self.group.training.batch_size
         if recolours(more):
-            x = self.pixels.normalise_raw(recoloured(self.raw.view(self.images, *places), more))
+            x = recoloured(self.raw.view(self.images, *places), more, self.raw, self.pixels)
         else:
             x = self.pixels.view(self.images, *places)
         batch = Batch(x.unflatten(0, index.shape), labels, index, size, draws.passes, more.get(KEPT_AT))

@@ -1,7 +1,9 @@
 """Colour jitter and RandAugment as batched tensor code: on pixels of 0 to 255, before they are normalised.
 
 Every operation is computed for the whole batch, and each image takes the result of its own: about sixty small kernels
-for a round of RandAugment, and no waiting. Pixels are rounded to whole numbers after each operation, as in files.
+for a round of RandAugment, and no waiting. Where fused kernels are in use a round is one kernel, which does for each
+image only the operation drawn (`models.kernels.recolour`). Pixels are rounded to whole numbers after each operation, as
+in files.
 """
 
 from __future__ import annotations
@@ -13,6 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from mdcg.models import kernels
+from mdcg.train.augment import Pixels
 
 JITTER = "jitter"  # by these names an epoch's draws have what is random here: (K, steps, places, 3),
 OPERATION, AMOUNT, PLACE = "operation", "amount", "place"  # and (K, steps, places, N), the same, (…, N, 2, 3)
@@ -78,15 +83,21 @@ def recolours(more: Mapping[str, Tensor]) -> bool:
     return JITTER in more or OPERATION in more
 
 
-def recoloured(x: Tensor, more: Mapping[str, Tensor]) -> Tensor:
-    """Do with the pixels of a step, (K·places, C, H, W), what was drawn for it."""
+def recoloured(x: Tensor, more: Mapping[str, Tensor], raw: Pixels, pixels: Pixels) -> Tensor:
+    """Do with the `raw` pixels of a step, (K·places, C, H, W), what was drawn for it, and normalise them."""
     if JITTER in more:
         x = jitter(x, more[JITTER].flatten(0, 1))
-    if OPERATION in more:
-        rounds = (more[name].flatten(0, 1).unbind(1) for name in (OPERATION, AMOUNT, PLACE))
-        for code, amount, place in zip(*rounds, strict=True):
-            x = operate(x, code, amount, place)
-    return x
+    drawn = [more[name].flatten(0, 1).unbind(1) for name in (OPERATION, AMOUNT, PLACE) if name in more]
+    rounds = list(zip(*drawn, strict=True))
+    if rounds and kernels.in_use():
+        from mdcg.models.kernels.recolour import operate as fused
+
+        for (code, amount, place), to in zip(rounds, [*[raw] * (len(rounds) - 1), pixels], strict=True):
+            x = fused(x, code, amount, place, OPERATIONS, to.scale, to.shift, to.dtype)
+        return x
+    for code, amount, place in rounds:
+        x = operate(x, code, amount, place)
+    return pixels.normalise_raw(x)
 
 
 def jitter(x: Tensor, factors: Tensor) -> Tensor:
