@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from mdcg.errors import MdcgError
 from mdcg.methods.gem import complementary
 from mdcg.models import Model, kernels
 from mdcg.models.backbones import MEMBERED
-from mdcg.models.layers import Conv2d
+from mdcg.models.layers import BatchNorm2d, Conv2d
 from mdcg.models.resnet import ResNet
 from mdcg.train import state as states
 from mdcg.train.augment import Pixels
@@ -29,7 +30,7 @@ from mdcg.train.precision import Compute, compute
 from tests.conftest import toy_dataset, toy_group
 
 pytest.importorskip("triton")
-from mdcg.models.kernels import conv, launch, norm, patch, pool, tiles, walk
+from mdcg.models.kernels import conv, launch, layer, norm, patch, pool, tiles, walk
 from mdcg.models.kernels.copies import copied, follow
 from mdcg.models.kernels.launch import compile_ahead
 from mdcg.models.kernels.layer import Layer
@@ -103,10 +104,10 @@ def test_a_weight_gradient_in_few_parts(monkeypatch: pytest.MonkeyPatch, taps: i
     """With many members each program sums over several tiles or walks: here all of them do; of one tap, or of three."""
     usual = tiles.weight_tile
 
-    def chosen(layer: Layer) -> tiles.Tile:
-        return usual(layer)._replace(programs=2, taps=taps if layer.conv.kernel == 3 else 1)
+    def chosen(own: Layer) -> tiles.Tile:
+        return usual(own)._replace(programs=2, taps=taps if own.conv.kernel == 3 else 1)
 
-    monkeypatch.setattr("mdcg.models.kernels.layer.weight_tile", chosen)
+    monkeypatch.setattr(layer, "weight_tile", chosen)
     fused, plain = resnet(1, 3, torch.float32, blocks=1), resnet(1, 3, torch.float64, blocks=1)
     x = torch.randn(1, 9, 3, 8, 8, device=DEVICE)
     with kernels.use(True):
@@ -116,6 +117,49 @@ def test_a_weight_gradient_in_few_parts(monkeypatch: pytest.MonkeyPatch, taps: i
     references = torch.autograd.grad(plain(x.double()), list(plain.parameters()), towards.double())
     for (name, _), ours, theirs in zip(fused.named_parameters(), gradients, references, strict=True):
         assert relative(ours, theirs) < 2e-4, name
+
+
+@pytest.mark.parametrize(
+    ("inputs", "side", "stride", "chosen", "parts"),
+    [
+        (3, 8, 1, {"programs": 36}, 18),  # `patch`
+        (3, 8, 1, {"programs": 8}, 4),
+        (16, 16, 1, {"programs": 20}, 10),  # `walk`
+        (16, 16, 1, {"programs": 8}, 4),
+        (32, 8, 2, {"programs": 192, "rows": 16, "taps": 3, "columns": 8}, 16),  # `conv`, in blocks of the weight
+        (32, 8, 2, {"programs": 108, "deep": 16}, 3),
+        (32, 8, 2, {"programs": 54, "adds": False}, 3),
+    ],
+)
+def test_parts_of_a_weight_gradient_are_added_up(
+    monkeypatch: pytest.MonkeyPatch, inputs: int, side: int, stride: int, chosen: dict[str, Any], parts: int
+) -> None:
+    """In groups or, if they are few, all at once; and to the same bits the next time."""
+    usual, span = tiles.weight_tile, layer._span
+    counts: list[int] = []
+
+    def noted_span(parts: int) -> int:
+        counts.append(parts)
+        return span(parts)
+
+    monkeypatch.setattr(layer, "weight_tile", lambda own: usual(own)._replace(**chosen))
+    monkeypatch.setattr(layer, "_span", noted_span)
+    members, images, outputs = 2, 9, 16
+    torch.manual_seed(side)
+    module, norms = Conv2d(members, inputs, outputs, 3, stride).to(DEVICE), BatchNorm2d(members, outputs).to(DEVICE)
+    x = torch.randn(members, images, side, side, inputs, device=DEVICE)
+    dy = torch.randn(members, images, side // stride, side // stride, outputs, device=DEVICE)
+    found = []
+    for _ in range(2):
+        tickets = torch.zeros(3, tiles.PROGRAMS, dtype=torch.int32, device=DEVICE)
+        found.append(Layer(module, norms, module.taps(), None, "ieee", tickets).weight_gradient(x, dy))
+    assert counts == [parts, parts]
+    assert torch.equal(*found)
+    for k in range(members):
+        weight = torch.zeros(module.weight.shape[1:], dtype=torch.float64, device=DEVICE, requires_grad=True)
+        y = F.conv2d(x[k].permute(0, 3, 1, 2).double(), weight, stride=stride, padding=1)
+        (wanted,) = torch.autograd.grad(y, weight, dy[k].permute(0, 3, 1, 2).double())
+        assert relative(found[0][k], wanted) < 1e-6
 
 
 def test_variance_survives_a_large_mean() -> None:
@@ -233,7 +277,7 @@ def test_inference_with_a_large_stem() -> None:
 
 @pytest.mark.parametrize("half", [True, False])
 def test_copies_follow_their_weights(half: bool) -> None:
-    """Made once, and again by whoever needs them after a weight has changed; after a step, even without a trace."""
+    """Made once, and again by whoever needs them after a weight has changed."""
     conv = Conv2d(2, 16, 32, 3)
     conv.initialise([np.random.default_rng(seed) for seed in range(2)])
 
@@ -247,13 +291,11 @@ def test_copies_follow_their_weights(half: bool) -> None:
     with torch.no_grad():
         conv.weight.add_(1)
     assert not torch.equal(first, wanted())
-    follow([conv], moved=False)
+    follow([conv])
     assert torch.equal(first, wanted())
-    conv.weight.data.mul_(2)  # as a replayed graph does it
-    follow([conv], moved=False)
+    conv.weight.data.mul_(2)  # as a replayed graph does it, with the copy
+    follow([conv])
     assert not torch.equal(first, wanted())
-    follow([conv], moved=True)
-    assert torch.equal(first, wanted())
     with torch.no_grad():
         conv.weight.sub_(3)
     (after,) = copied([conv], half)
@@ -267,7 +309,7 @@ def test_copies_follow_their_weights(half: bool) -> None:
 def test_no_copies_where_none_are_used(half: bool) -> None:
     """Nor of what is only compiled, where nothing would fill them."""
     conv = Conv2d(2, 16, 32, 3)
-    follow([conv], moved=True)
+    follow([conv])
     seen: list[Tensor] = []
     compile_ahead(lambda: seen.extend(copied([conv], half)))
     assert [copy.shape for copy in seen] == [(2, 9, 16, 32) if half else (2, 9, 32, 16)]
@@ -449,6 +491,14 @@ COMPILER = textwrap.dedent(
     scale = shift = torch.empty(3)
     for dtype in {torch.float32, x.dtype}:
         launch.compile_ahead(lambda: operate(raw, code, amount, place, OPERATIONS, scale, shift, dtype))
+    from mdcg.models.kernels import update
+    of_each = torch.zeros(2, dtype=torch.float64)
+    parameters = list(backbone.parameters())
+    plan = update.plan(parameters, [(of_each, range(len(parameters)))], of_each, of_each)
+    kept = [own.bfloat16() if half and own.ndim == 5 else None for own in parameters]
+    for factor in (None, of_each):
+        for active in (None, of_each > 0):
+            launch.compile_ahead(lambda: update.move(plan, parameters, parameters, parameters, kept, factor, active))
     print(len(shared), max(shared))
     """
 )

@@ -21,6 +21,7 @@ from mdcg.train.capacity import USABLE, members_that_fit
 from mdcg.train.epoch import draw_epoch
 from mdcg.train.group import Group
 from mdcg.train.loop import Trainer
+from mdcg.train.optimizer import SGD
 from mdcg.train.precision import Compute, compute
 from mdcg.train.recolour import OPERATIONS, draw_operations, operate
 from mdcg.train.signals import Stopped
@@ -231,6 +232,73 @@ def test_a_fused_round_of_randaugment_gives_the_pixels_of_tensor_code(side: int,
         found = fused(x, code, amount, place, OPERATIONS, one, torch.zeros_like(one), torch.float32)
         differ = (found != wanted).flatten(1).any(1)
         assert not differ.any(), {OPERATIONS[number] for number in code[differ].tolist()}
+
+
+def searched(members: int) -> Group:
+    """Replay with a ResNet-20, and a schedule, of members that differ in their numbers and in how long they rest."""
+    numbers: list[dict[str, float]] = [
+        {"lr": 0.02},
+        {"lr": 0.01, "momentum": 0.5, "weight_decay": 0.01, "clip": 1.0, "warmup": 0.2},
+        {"lr": 0.005, "backbone_lr": 0.01, "head_lr": 0.02},
+    ]
+    who: list[tuple[int, int, dict[str, float]]] = [(seed, 40 + 20 * seed, {}) for seed in range(members)]
+    dataset = toy_dataset([320, 280, 340, 300], side=32, channels=3)
+    words: dict[str, Any] = {"backbone": "resnet20", "batch_size": 32, "epochs": 2, "schedule": "cosine"}
+    return toy_group(dataset, "replay", who, tasks=2, numbers=numbers[:members], **words)
+
+
+@pytest.mark.parametrize("members", [1, 3])
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_graphs_give_the_bits_of_plain_steps_with_numbers_of_each_member(precision: str, members: int) -> None:
+    """Whose update is one kernel, that moves the weights' copies along."""
+    machine = compute("cuda", precision)
+    graphs_change_nothing(searched(members), machine)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_the_fused_update_is_the_plain_one(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From one and the same gradient, and then the copies are those of the weights."""
+    group, machine = searched(3), compute("cuda", precision)
+    found = []
+    for fused in (True, False):
+        if not fused:
+            monkeypatch.setattr(SGD, "_by_kernel", lambda *arguments: False)
+        trainer, state = Trainer(group, machine), begun(group, machine, 1)
+        with machine.settings():
+            trainer.train_step(state, draw_epoch(group, state.memories, 1, 0).to(machine.device), 0)
+            backbone = state.model.resnet()
+            assert backbone is not None
+            for conv in backbone.convolutions():
+                if conv.copy is not None:
+                    wanted = conv.taps().bfloat16() if precision == "bf16" else conv.taps().mT
+                    assert torch.equal(conv.copy[1], wanted)
+        found.append(state)
+    for ours, theirs in zip(*(state.optimizer.parameters for state in found), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=2e-6, atol=1e-7)
+    for name, value in found[1].optimizer.memory["velocity"].items():
+        torch.testing.assert_close(found[0].optimizer.memory["velocity"][name], value, rtol=2e-6, atol=1e-7)
+
+
+def test_copies_are_those_of_the_weights_after_replays() -> None:
+    group, machine = searched(3), compute("cuda", "bf16")
+    backbone = Trainer(group, machine).train(states.fresh(group, machine)).model.resnet()
+    assert backbone is not None
+    for conv in backbone.convolutions():
+        assert conv.copy is not None
+        assert torch.equal(conv.copy[1], conv.taps().bfloat16())
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_stopped_and_resumed_it_is_the_same_to_the_bit(precision: str) -> None:
+    group, machine = searched(3), compute("cuda", precision)
+    saved: list[tuple[dict[str, torch.Tensor], PlainValues]] = []
+    whole = Trainer(group, machine).train(states.fresh(group, machine))
+    left = iter([False] * 12 + [True])
+    with pytest.raises(Stopped):
+        Trainer(group, machine, lambda *state: saved.append(state), left.__next__).train(states.fresh(group, machine))
+    resumed = Trainer(group, machine).train(states.restore(*unpack(pack(*saved[-1])), group, machine))
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(resumed.model.state_dict()[name], value), name
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])

@@ -68,12 +68,16 @@ class ResNet(nn.Module):
 
             prepare(self, trained, inferred, wait)
 
-    def follow(self, moved: bool = False) -> None:
+    def convolutions(self) -> list[Conv2d]:
+        """All convolutions."""
+        return [module for module in self.modules() if isinstance(module, Conv2d)]
+
+    def follow(self) -> None:
         """Let the copies of weights that the kernels use follow the weights, see `kernels.copies`."""
         if kernels.in_use():
             from mdcg.models.kernels.copies import follow
 
-            follow((conv for conv in self.modules() if isinstance(conv, Conv2d)), moved)
+            follow(self.convolutions())
 
     def _fused(self, images: Tensor) -> bool:
         _, batch, _, high, wide = images.shape

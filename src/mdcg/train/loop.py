@@ -266,7 +266,7 @@ class Trainer:
         at_rest = [buffer.clone() for buffer in state.model.statistics()] if resting else None
         loss, logits, gradients = self.gradients(state, batch)
         state.optimizer.step(gradients, active, self.rate(draws, step))
-        _follow(state, moved=True)
+        _follow(state)
         if batch.kept_at is not None and state.stored_logits is not None:
             state.stored_logits.put(batch.kept_at[:, : batch.current], logits)
         with torch.no_grad():
@@ -438,11 +438,11 @@ class Trainer:
         self._save_again = done + (done - started) * (1 / SAVING - 1)
 
 
-def _follow(state: State, moved: bool = False) -> None:
+def _follow(state: State) -> None:
     """Let what the kernels keep of the weights follow these."""
     backbone = state.model.resnet()
     if backbone is not None:
-        backbone.follow(moved)
+        backbone.follow()
 
 
 def _blank(like: Tensor, places: int) -> Tensor:

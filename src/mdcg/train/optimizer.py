@@ -1,21 +1,27 @@
 """The optimisers, for members that may differ in every number and stop at different steps.
 
 A number in which all members agree stays a plain float, and the loops over all parameters are `torch._foreach_…`. Where
-members differ, or a schedule moves the learning rate, it is a tensor (K,) on the device, of float64.
+members differ, or a schedule moves the learning rate, it is a tensor (K,) on the device, of float64. SGD is a kernel of
+our own where the fused kernels are in use.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from mdcg.models import kernels
+from mdcg.models.layers import Conv2d
 from mdcg.tensors import below
 from mdcg.train.group import Group, OptimizerName
 from mdcg.train.precision import Compute
+
+if TYPE_CHECKING:
+    from mdcg.models.kernels.update import Plan
 
 Number = float | Tensor  # the same for all members, or one for each (K,)
 BETAS, EPSILON = (0.9, 0.999), 1e-8  # of AdamW, torch's defaults
@@ -43,9 +49,10 @@ class Optimizer(ABC):
         self.parameters: list[Tensor] = []
         self.memory: dict[str, dict[str, Tensor]] = {kind: {} for kind in (*self.remembered, *self.counted)}
         self._places: list[tuple[Number, list[int]]] = []  # of parameters with the same learning rate
+        self._convs: list[Conv2d | None] = []  # whose weights the parameters are
 
-    def follow(self, named: Iterable[tuple[str, nn.Parameter]]) -> None:
-        """Take up the parameters of a new or grown model."""
+    def follow(self, named: Iterable[tuple[str, nn.Parameter]], convs: Iterable[Conv2d] = ()) -> None:
+        """Take up the parameters of a new or grown model; of some of them the kernels keep copies, see `copies`."""
         known, self.parameters = self.memory, []
         self.memory = {kind: {} for kind in known}
         by_lr: dict[float, tuple[Number, list[int]]] = {}
@@ -61,6 +68,8 @@ class Optimizer(ABC):
             by_lr.setdefault(lr if isinstance(lr, float) else id(lr), (lr, []))[1].append(len(self.parameters))
             self.parameters.append(parameter)
         self._places = list(by_lr.values())
+        by_weight: dict[Tensor, Conv2d] = {conv.weight: conv for conv in convs}
+        self._convs = [by_weight.get(parameter) for parameter in self.parameters]
 
     @property
     def decays(self) -> bool:
@@ -91,14 +100,21 @@ class Optimizer(ABC):
 
         `factor` (K,) is what the schedule makes of the learning rates.
         """
+        gradients = list(gradients) if self.clip is None else clipped(gradients, self.clip)
+        if kernels.in_use() and self._by_kernel(gradients, active, factor):
+            return
         moved = (
             [] if active is None else [*self.parameters, *(one for own in self.memory.values() for one in own.values())]
         )
         before = [value.detach().clone() for value in moved]
-        self._update(list(gradients) if self.clip is None else clipped(gradients, self.clip), factor)
+        self._update(gradients, factor)
         if active is not None:
             for value, was in zip(moved, before, strict=True):
                 value.copy_(torch.where(each(active, value), value, was))
+
+    def _by_kernel(self, gradients: list[Tensor], active: Tensor | None, factor: Tensor | None) -> bool:
+        """Make the whole step with a fused kernel, if there is one for it; else do nothing."""
+        return False
 
     @abstractmethod
     def _update(self, gradients: list[Tensor], factor: Tensor | None) -> None:
@@ -127,11 +143,42 @@ class SGD(Optimizer):
     ) -> None:
         super().__init__(lr, lr_below, weight_decay, clip)
         self.momentum = momentum
+        self._plan: Plan | None = None  # of the kernel's programs, for the present parameters
+
+    def follow(self, named: Iterable[tuple[str, nn.Parameter]], convs: Iterable[Conv2d] = ()) -> None:
+        super().follow(named, convs)
+        self._plan = None
 
     @property
     def velocity(self) -> dict[str, Tensor]:
         """The velocities v, by the parameters' names."""
         return self.memory["velocity"]
+
+    def _by_kernel(self, gradients: list[Tensor], active: Tensor | None, factor: Tensor | None) -> bool:
+        from mdcg.models.kernels import copies, update
+
+        if self._plan is None:
+            if not all(_in_one_piece(parameter) for parameter in self.parameters):
+                return False
+            like = self.parameters[0]
+            rates = [(_of_each(lr, like), places) for lr, places in self._places]
+            momentum, decay = _of_each(self.momentum, like), _of_each(self.weight_decay, like)
+            self._plan = update.plan(self.parameters, rates, momentum, decay)
+        kept = [None if conv is None else copies.current(conv) for conv in self._convs]
+        update.move(
+            self._plan, self.parameters, self._in_order(gradients), list(self.velocity.values()), kept, factor, active
+        )
+        for conv, copy in zip(self._convs, kept, strict=True):
+            if conv is not None and copy is not None:
+                copies.moved_along(conv, copy)
+        return True
+
+    def _in_order(self, gradients: list[Tensor]) -> list[Tensor]:
+        """The gradients, in memory as their parameters: those of GEM, or of plain convolutions, may lie otherwise."""
+        return [
+            own if own.stride() == parameter.stride() else torch.empty_like(parameter).copy_(own)
+            for own, parameter in zip(gradients, self.parameters, strict=True)
+        ]
 
     def _update(self, gradients: list[Tensor], factor: Tensor | None) -> None:
         velocities = list(self.velocity.values())
@@ -153,17 +200,14 @@ class SGD(Optimizer):
             return False
         if not all(isinstance(lr, float) for lr, _ in rates):
             return False
-        # Numbers that lie in another order in memory would be met one by one.
-        alike = [
-            own if own.stride() == parameter.stride() else torch.empty_like(parameter).copy_(own)
-            for own, parameter in zip(gradients, self.parameters, strict=True)
-        ]
+        alike = self._in_order(gradients)  # in another order, numbers would be met one by one
         for lr, places in rates:
             own = [[tensors[place] for place in places] for tensors in (self.parameters, alike, velocities)]
             torch._fused_sgd_(
                 *own, weight_decay=decay, momentum=momentum, lr=lr, dampening=0.0, nesterov=False, maximize=False,
                 is_first_step=False,
             )  # fmt: skip
+        torch.autograd.graph.increment_version(self.parameters)  # which this one does not do by itself
         return True
 
 
@@ -285,6 +329,20 @@ def clipped(gradients: Sequence[Tensor], most: Tensor) -> list[Tensor]:
     # One member after the other, where they are: a sum may be taken apart differently in company.
     norms = torch.stack([own.norm() for own in flat]) if by_member(flat) else torch.linalg.vector_norm(flat, dim=1)
     return scaled(list(gradients), (most / (norms + TINY)).clamp_max(1))
+
+
+def _of_each(number: Number, like: Tensor) -> Tensor:
+    """A number of each member, (K,), where `like` is."""
+    if isinstance(number, Tensor):
+        return number
+    return torch.full((len(like),), number, dtype=torch.float64, device=like.device)
+
+
+def _in_one_piece(parameter: Tensor) -> bool:
+    """Whether it is of float32, and one member after the other in memory, without gaps."""
+    dense = torch.empty_like(parameter, device="meta").stride() == parameter.stride()
+    apart = parameter.stride(0) == parameter[0].numel() or not parameter.numel()
+    return parameter.dtype == torch.float32 and dense and apart
 
 
 def by_member(like: Tensor) -> bool:

@@ -127,9 +127,15 @@ def begin_task(state: State, group: Group) -> None:
         if group.sizes[task]:
             state.model.grow(group.sizes[task])
     state.begun = True
-    state.optimizer.follow(state.model.named_parameters())
+    _take_up(state)
     if group.method.needs_teacher() and state.task > 0 and group.begins_anew(state.task):
         state.teacher = frozen_copy(state.model)
+
+
+def _take_up(state: State) -> None:
+    """Let the optimiser have the parameters as they are now."""
+    backbone = state.model.resnet()
+    state.optimizer.follow(state.model.named_parameters(), backbone.convolutions() if backbone else ())
 
 
 def frozen_copy(model: Model) -> Model:
@@ -259,7 +265,7 @@ def restore(tensors: dict[str, Tensor], values: PlainValues, group: Group, compu
     _fill(state.model, below("model.", tensors))
     state.optimizer.load(tensors, compute.device)
     if values["sizes"]:
-        state.optimizer.follow(state.model.named_parameters())
+        _take_up(state)
     for name, memory in _held(state.memories).items():
         classes = values["memories"][name]
         parts = np.split(tensors[name].numpy(), np.cumsum([count for _, count in classes]))

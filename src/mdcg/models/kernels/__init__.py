@@ -2,9 +2,9 @@
 
 `conv`, `walk`, `patch`, `norm`, `pool` and `images` are the kernels, `sums` what they share, `tiles` says how much a
 program does at a time. `layer` launches them, with weights from `copies`; `launch` compiles them ahead; `resnet`
-strings them together, forward and backward; `beside` lets some run next to others. `pivot` is GEM's, `recolour`
-RandAugment's. Nothing here that needs Triton is imported before it is used: without it the plain modules do all the
-work.
+strings them together, forward and backward; `beside` lets some run next to others. `update` is SGD's, `pivot` is
+GEM's, `recolour` RandAugment's. Nothing here that needs Triton is imported before it is used: without it the plain
+modules do all the work.
 """
 
 from __future__ import annotations

@@ -18,7 +18,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from mdcg.models.kernels.sums import AT_ONCE, finish_gradient, finish_moments, is_last, leave, running_affine
+from mdcg.models.kernels.sums import (
+    AT_ONCE,
+    finish_gradient,
+    finish_moments,
+    finish_weight,
+    is_last,
+    leave,
+    running_affine,
+)
 
 
 @triton.jit
@@ -207,17 +215,19 @@ def _transposed_product(x, there, g, result, PRECISION: tl.constexpr):
     return tl.dot(tl.trans(tl.load(x, there[:, None], other=0)), g, result, input_precision=PRECISION)
 
 
-@triton.jit(do_not_specialize=["each"])
+@triton.jit(do_not_specialize=["each", "span"])
 def weight_gradient(
-    x, dy, dw, images, each,
+    x, dy, sums, dw, tickets, images, each, span,
     HIGH: tl.constexpr, WIDE: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PRECISION: tl.constexpr,
     PIXELS: tl.constexpr, IMAGES: tl.constexpr, DEEP: tl.constexpr, COLUMNS: tl.constexpr, TAPS: tl.constexpr,
+    ADDS: tl.constexpr,
 ):  # fmt: skip
-    """dw (parts, K, taps, inputs, outputs), to be summed over parts: `each` tiles of pixels and images for one part.
+    """dw (K, taps, inputs, outputs): `each` tiles of pixels and images for one part, see `sums`; a single part is dw.
 
     A program computes DEEP inputs × COLUMNS outputs of one tap, or of TAPS = 3 in a row, which share what is loaded of
-    dy. With PIXELS = 1, what taps find in the padding above and below, and a single one beside, is left out.
+    dy. With PIXELS = 1, what taps find in the padding above and below, and a single one beside, is left out. Without
+    ADDS, several parts are left to be added up by others.
     """
     PAD: tl.constexpr = KERNEL // 2
     TALL: tl.constexpr = (HIGH + 2 * PAD - KERNEL) // STRIDE + 1
@@ -272,9 +282,17 @@ def weight_gradient(
         if TAPS == 3:
             second = _transposed_product(from_x + INPUTS, there & (left + 1 < WIDE), g, second, PRECISION)
             third = _transposed_product(from_x + 2 * INPUTS, there & (left + 2 < WIDE), g, third, PRECISION)
-    tap += (part * tl.num_programs(1) + k).to(tl.int64) * (KERNEL * KERNEL)
-    to = dw + (tap * INPUTS + c)[:, None] * OUTPUTS + o[None, :]
+    far = (part * tl.num_programs(1) + k).to(tl.int64) * (KERNEL * KERNEL)
+    to = sums + ((far + tap) * INPUTS + c)[:, None] * OUTPUTS + o[None, :]
     tl.store(to, first)
     if TAPS == 3:
         tl.store(to + INPUTS * OUTPUTS, second)
         tl.store(to + 2 * INPUTS * OUTPUTS, third)
+    parts = tl.num_programs(0) // BLOCKS
+    if ADDS and parts > 1:
+        block = tl.program_id(0) % BLOCKS
+        finish_weight(
+            sums, dw, tickets, part, parts, span, (k * tl.num_programs(2) + tl.program_id(2)) * BLOCKS + block,
+            tap * INPUTS + block // SIDE * DEEP, block % SIDE * COLUMNS,
+            TAPS, DEEP, COLUMNS, INPUTS, OUTPUTS, KERNEL * KERNEL * INPUTS * OUTPUTS, AT_ONCE // 2 // COLUMNS,
+        )  # fmt: skip

@@ -2,9 +2,10 @@
 
 The second is for convolutions in TF32, whose instructions take only matrices that lie in memory as rows of terms.
 
-A training step ends with `follow`, which copies what it has moved: no forward pass has to, and none of a frozen network
-ever does it again. A copy knows of which values it was made. Whatever else changes a weight (a checkpoint, a new start)
-is noticed in the next pass, and `follow` sees to it before a graph of steps, which notices nothing, is replayed.
+A copy knows of which values it was made. In bf16 it moves along with its weight, see `update`, without a pass of its
+own. After any other step `follow` copies what has moved: no forward pass has to, and none of a frozen network ever does
+it again. Whatever else changes a weight (a checkpoint, a new start) is noticed in the next pass, and `follow` sees to
+it before a graph of steps, which notices nothing, is replayed.
 """
 
 from __future__ import annotations
@@ -32,16 +33,28 @@ def copied(convs: Iterable[Conv2d], half: bool) -> list[Tensor]:
     return [conv.copy[1] for conv in convs if conv.copy is not None]
 
 
-def follow(convs: Iterable[Conv2d], moved: bool) -> None:
-    """Let the copies that there are follow their weights, of which those that learn may just have `moved`."""
+def follow(convs: Iterable[Conv2d]) -> None:
+    """Let the copies that there are follow their weights."""
     stale: dict[bool, list[Conv2d]] = {True: [], False: []}
     for conv in convs:
         if conv.copy is not None:
             half = conv.copy[1].dtype == torch.bfloat16
-            if (moved and conv.weight.requires_grad) or conv.copy[0] != _values(conv, half):
+            if conv.copy[0] != _values(conv, half):
                 stale[half].append(conv)
     for half, own in stale.items():
         _copy(own, half)
+
+
+def current(conv: Conv2d) -> Tensor | None:
+    """The copy in bf16, if there is one of the present values, in the same order in memory: it can move along."""
+    if conv.copy is None or conv.copy[0] != _values(conv, True):
+        return None
+    return conv.copy[1] if conv.weight.permute(0, 3, 4, 2, 1).is_contiguous() else None
+
+
+def moved_along(conv: Conv2d, copy: Tensor) -> None:
+    """Note that a copy has just been given the present values."""
+    conv.copy = (_values(conv, True), copy)
 
 
 def _values(conv: Conv2d, half: bool) -> tuple[object, ...]:

@@ -6,6 +6,7 @@ layers of a small ResNet, and of `conv` for all others.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from mdcg.models.kernels.tiles import ELEMENTS, PROGRAMS, WINDOWS, Tile, forward
 from mdcg.models.layers import BatchNorm2d, Conv2d
 
 FEW = 16  # inputs: a product with fewer terms has no instruction
+FEW_PARTS = 8  # of a weight's gradient, that one program adds up
 WIDE = 64  # inputs: from here on convolutions in TF32 want a turned weight
 
 
@@ -49,7 +51,7 @@ class Layer:
     weight: Tensor  # (K, taps, inputs, outputs), in the precision of the maps
     turned: Tensor | None  # (K, taps, outputs, inputs), see `copies`
     products: str  # precision of the products of float32 numbers: "tf32" or "ieee"
-    tickets: Tensor  # (2, …) zeros, to find out who is last, forward and backward; in training
+    tickets: Tensor  # (3, …) zeros, to find out who is last: forward, backward, and of the weight's gradient
 
     def convolve(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Convolve, and compute the moments (4, K, channels) of the batch, which the running ones follow."""
@@ -121,19 +123,23 @@ class Layer:
         tile, images = weight_tile(self), x.shape[1]
         shape = {"HIGH": x.shape[2], "WIDE": x.shape[3], **self._shape}
         programs = max(1, tile.programs // len(x))  # of each member
+        dw = _floats(x, *self.weight.shape)
         if tile.strip:
             (walks, _), tiled = self._walk(x, tile)
             strips = triton.cdiv(x.shape[2], tile.strip)
             each = triton.cdiv(walks, programs)
-            dw = _floats(x, triton.cdiv(walks // strips, each) * strips, *self.weight.shape)
-            grid = (len(dw), len(x))
-            launch(walk.weight_gradient, grid, x, dy, dw, images, tile.strip, each, **shape, **tiled)
+            parts = triton.cdiv(walks // strips, each) * strips
+            launch(
+                walk.weight_gradient, (parts, len(x)), x, dy, _parts(dw, parts), dw, self.tickets[2], images,
+                tile.strip, each, _span(parts), **shape, **tiled,
+            )  # fmt: skip
         elif self.patches:
             tiles = triton.cdiv(_pixels(dy), tile.rows)
             each = triton.cdiv(tiles, programs)
-            dw = _floats(x, triton.cdiv(tiles, each), *self.weight.shape)
+            parts = triton.cdiv(tiles, each)
             launch(
-                patch.weight_gradient, (len(dw), len(x)), x, dy, dw, images, x.stride(0), each,
+                patch.weight_gradient, (parts, len(x)), x, dy, _parts(dw, parts), dw, self.tickets[2], images,
+                x.stride(0), each, _span(parts),
                 PIXEL=x.stride(3), LINE=self._line(x), LINES=triton.next_power_of_2(self.conv.kernel),
                 ROWS=tile.rows, **shape, **self._strides, **tile.launch,
             )  # fmt: skip
@@ -142,12 +148,16 @@ class Layer:
             taps, blocks = self.conv.kernel**2 // tile.taps, (self.inputs // tile.deep) * (self.outputs // tile.columns)
             tiles = triton.cdiv(dy.shape[2] * dy.shape[3], tiled["PIXELS"]) * triton.cdiv(images, tiled["IMAGES"])
             each = triton.cdiv(tiles, max(1, programs // (taps * blocks)))
-            dw = _floats(x, triton.cdiv(tiles, each), *self.weight.shape)
+            parts = triton.cdiv(tiles, each)
+            sums = _parts(dw, parts)
             launch(
-                conv.weight_gradient, (len(dw) * blocks, len(x), taps), x, dy, dw, images, each,
-                DEEP=tile.deep, COLUMNS=tile.columns, TAPS=tile.taps, **tiled, **shape, **self._strides, **tile.launch,
+                conv.weight_gradient, (parts * blocks, len(x), taps), x, dy, sums, dw, self.tickets[2], images, each,
+                _span(parts), DEEP=tile.deep, COLUMNS=tile.columns, TAPS=tile.taps, ADDS=tile.adds,
+                **tiled, **shape, **self._strides, **tile.launch,
             )  # fmt: skip
-        return self.conv.as_weight(dw[0] if len(dw) == 1 else dw.sum(0))
+            if parts > 1 and not tile.adds:
+                torch.sum(sums, 0, out=dw)
+        return self.conv.as_weight(dw)
 
     def input_gradient(self, dy: Tensor, x: Tensor, add: Tensor | None = None, below: Below | None = None) -> Masked:
         """The gradient of the convolution's input x, plus `add`; with `below`, masked by the ReLU that made x.
@@ -266,6 +276,16 @@ class Layer:
 def _pixels(x: Tensor) -> int:
     """The number of pixels of one member."""
     return x.shape[1] * x.shape[2] * x.shape[3]
+
+
+def _parts(dw: Tensor, parts: int) -> Tensor:
+    """Room for so many parts of a weight's gradient; one is all of it."""
+    return dw if parts == 1 else _floats(dw, parts, *dw.shape)
+
+
+def _span(parts: int) -> int:
+    """The number of parts in a group: about as many as there are groups."""
+    return max(FEW_PARTS, math.isqrt(parts - 1) + 1)
 
 
 def _floats(like: Tensor, *shape: int) -> Tensor:

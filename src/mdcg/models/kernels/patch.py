@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from mdcg.models.kernels.sums import AT_ONCE, finish_moments, is_last, leave, running_affine
+from mdcg.models.kernels.sums import AT_ONCE, finish_moments, finish_weight, is_last, leave, running_affine
 
 
 @triton.jit
@@ -63,7 +63,7 @@ def forward(
         if is_last(tickets + k, parts):
             finish_moments(
                 sums, moments, weight, bias, running_mean, running_var, parts, rows, column, width, eps, momentum,
-                AT_ONCE // OUTPUTS, OUTPUTS,
+                AT_ONCE // 2 // OUTPUTS, OUTPUTS,
             )  # fmt: skip
     else:
         scale, shift = running_affine(weight, bias, running_mean, running_var, column, eps)
@@ -73,14 +73,14 @@ def forward(
         tl.store(y + at, result.to(y.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["each"])
+@triton.jit(do_not_specialize=["each", "span"])
 def weight_gradient(
-    x, dy, dw, images, member, each,
+    x, dy, sums, dw, tickets, images, member, each, span,
     HIGH: tl.constexpr, WIDE: tl.constexpr, PIXEL: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PRECISION: tl.constexpr, LINE: tl.constexpr, LINES: tl.constexpr,
     ROWS: tl.constexpr,
 ):  # fmt: skip
-    """dw (parts, K, taps, inputs, outputs), to be summed over parts: `each` tiles of ROWS pixels for one part."""
+    """dw (K, taps, inputs, outputs), see `conv.weight_gradient`: `each` tiles of ROWS pixels for one part."""
     PAD: tl.constexpr = KERNEL // 2
     TALL: tl.constexpr = (HIGH + 2 * PAD - KERNEL) // STRIDE + 1
     BROAD: tl.constexpr = (WIDE + 2 * PAD - KERNEL) // STRIDE + 1
@@ -105,5 +105,12 @@ def weight_gradient(
         g = tl.load(dy + row[:, None] * OUTPUTS + o[None, :], inside[:, None], other=0)
         result = tl.dot(tl.trans(a), g, result, input_precision=PRECISION)
     tap = (tl.program_id(0) * tl.num_programs(1) + k).to(tl.int64) * (KERNEL * KERNEL) + down * KERNEL + right
-    to = dw + (tap * INPUTS + c)[:, None] * OUTPUTS + o[None, :]
+    to = sums + (tap * INPUTS + c)[:, None] * OUTPUTS + o[None, :]
     tl.store(to, result, (within & (c < INPUTS))[:, None])
+    parts = tl.num_programs(0)
+    if parts > 1:
+        finish_weight(
+            sums, dw, tickets, tl.program_id(0), parts, span, k, 0, 0,
+            1, KERNEL * KERNEL * INPUTS, OUTPUTS, INPUTS, OUTPUTS, KERNEL * KERNEL * INPUTS * OUTPUTS,
+            AT_ONCE // 2 // OUTPUTS,
+        )  # fmt: skip

@@ -16,6 +16,7 @@ from mdcg.models.kernels.beside import beside, join
 from mdcg.models.kernels.copies import copied
 from mdcg.models.kernels.launch import compile_ahead
 from mdcg.models.kernels.layer import WIDE, Below, Layer, Masked
+from mdcg.models.kernels.tiles import PROGRAMS
 
 if TYPE_CHECKING:
     from mdcg.models.resnet import ResNet
@@ -157,8 +158,9 @@ def layers(net: ResNet) -> tuple[Layer, list[Block]]:
     wide = [not half and weight.shape[2] >= WIDE for weight in weights]
     turned = iter(copied((conv for (conv, _), own in zip(pairs, wide, strict=True) if own), half))
     products = "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
-    most = max(conv.weight[:, :, 0, 0, 0].numel() for conv, _ in pairs)  # members and channels
-    tickets = torch.zeros(len(pairs), 2, most if net.training else 0, dtype=torch.int32, device=weights[0].device)
+    # One for each member and channel, or each program of a weight's gradient, is more than any kernel needs.
+    most = max(PROGRAMS, *(conv.weight[:, :, 0, 0, 0].numel() for conv, _ in pairs)) if net.training else 0
+    tickets = torch.zeros(len(pairs), 3, most, dtype=torch.int32, device=weights[0].device)
     made = iter(
         Layer(*pair, weight, next(turned) if is_wide else None, products, own)
         for pair, weight, is_wide, own in zip(pairs, weights, wide, tickets, strict=True)

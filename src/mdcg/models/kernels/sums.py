@@ -1,10 +1,13 @@
-"""BatchNorm's statistics and gradients, from partial sums that the programs of a kernel leave behind.
+"""BatchNorm's statistics and gradients, and those of weights, from partial sums that a kernel's programs leave behind.
 
-These are (2, parts, K, channels). The last of the programs adds them up, always in the same order, so that results do
-not depend on how the GPU schedules its work. What it finds is for each member and channel:
+The last of the programs adds them up, always in the same order, so that results do not depend on how the GPU schedules
+its work. Sums for BatchNorm are (2, parts, K, channels). What is found is for each member and channel:
 
     moments     mean, rstd, scale, shift: x̂ = (x − mean)·rstd, and BatchNorm gives x·scale + shift
     slopes      the gradients of BatchNorm's weight and bias, and the a, b, c with which dx = a·g + b·x + c
+
+Those of a weight's gradient are (parts, K, taps, inputs, outputs), far more than one program should read while all
+others are done: parts are added up in groups, by the last program of each, and the groups by the last of all.
 """
 
 from __future__ import annotations
@@ -85,3 +88,52 @@ def finish_gradient(
     tl.store(slopes + 2 * width + column, a)
     tl.store(slopes + 3 * width + column, b)
     tl.store(slopes + 4 * width + column, -a * total / rows - b * tl.load(moments + column))
+
+
+@triton.jit
+def _add_up(
+    sums, to, count, apart, row, column,
+    TAPS: tl.constexpr, DEEP: tl.constexpr, COLUMNS: tl.constexpr,
+    INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """The sum of `count` blocks that lie `apart`, in their order."""
+    o = column + tl.arange(0, COLUMNS)
+    for start in range(0, TAPS * DEEP, ROWS):
+        r = start + tl.arange(0, ROWS)
+        at = (row + r // DEEP * INPUTS + r % DEEP)[:, None] * OUTPUTS + o[None, :]
+        inside = (r < TAPS * DEEP)[:, None]
+        total = tl.zeros((ROWS, COLUMNS), tl.float32)
+        for part in tl.range(0, count, loop_unroll_factor=4):  # loads in flight
+            total += tl.load(sums + part * apart + at, inside, other=0)
+        tl.store(to + at, total, inside)
+
+
+@triton.jit
+def finish_weight(
+    sums, dw, tickets, part, parts, span, place, row, column,
+    TAPS: tl.constexpr, DEEP: tl.constexpr, COLUMNS: tl.constexpr,
+    INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, WEIGHT: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """A block of a weight's gradient, from its `parts` in groups of `span`.
+
+    A member's gradient is a matrix of taps · inputs rows. From `row` and `column` on, the block number `place` has DEEP
+    rows of each of TAPS taps, and COLUMNS columns. ROWS of them are added up at a time.
+    """
+    groups = (parts + span - 1) // span
+    group = part // span
+    tickets += place * (groups + 1)
+    if is_last(tickets + group, tl.minimum(span, parts - group * span)):
+        apart = tl.num_programs(1).to(tl.int64) * WEIGHT
+        member = tl.program_id(1).to(tl.int64) * WEIGHT
+        first = sums + group * span * apart + member
+        to = dw + member if groups == 1 else first
+        _add_up(
+            first, to, tl.minimum(span, parts - group * span), apart, row, column,
+            TAPS, DEEP, COLUMNS, INPUTS, OUTPUTS, ROWS,
+        )  # fmt: skip
+        if groups > 1:  # noqa: SIM102 (Triton asks for both sides of an `and`)
+            if is_last(tickets + groups, groups):
+                _add_up(
+                    sums + member, dw + member, groups, span * apart, row, column,
+                    TAPS, DEEP, COLUMNS, INPUTS, OUTPUTS, ROWS,
+                )  # fmt: skip

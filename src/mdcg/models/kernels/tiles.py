@@ -31,6 +31,7 @@ class Tile(NamedTuple):
     taps: int = 1  # of a weight's gradient, that share what they load
     strip: int = 0  # rows of an image that a program walks down; 0: it does not walk
     programs: int = PROGRAMS  # that share a weight's gradient, of all members; more of them take a part of the sum each
+    adds: bool = True  # the last of these programs adds up the parts
 
     @property
     def launch(self) -> dict[str, int]:
@@ -87,7 +88,8 @@ def weight_tile(layer: Layer) -> Tile:
     elif layer.conv.kernel == 1:
         tile = Tile(64, 4, 3, programs=264) if layer.inputs >= 64 else Tile(128, 4, 2, programs=528)
     elif layer.inputs >= 128 and layer.outputs >= 256:
-        tile = Tile(64, 4, 2, 128, 128, programs=528)
+        # Parts are few, if any. With the registers to add them up, two programs share a multiprocessor and not three.
+        tile = Tile(64, 4, 2, 128, 128, programs=528, adds=False)
     elif layer.inputs == 128:
         tile = Tile(64, 4, 3, 128, programs=528)
     elif layer.inputs == 64:

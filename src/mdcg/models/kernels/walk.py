@@ -10,7 +10,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from mdcg.models.kernels.sums import AT_ONCE, finish_gradient, finish_moments, is_last, leave, running_affine
+from mdcg.models.kernels.sums import (
+    AT_ONCE,
+    finish_gradient,
+    finish_moments,
+    finish_weight,
+    is_last,
+    leave,
+    running_affine,
+)
 
 
 @triton.jit
@@ -189,15 +197,15 @@ def _transposed(a, g, result, PRECISION: tl.constexpr):
     return tl.dot(tl.trans(a), g, result, input_precision=PRECISION)
 
 
-@triton.jit(do_not_specialize=["strip", "walks"])
+@triton.jit(do_not_specialize=["strip", "walks", "span"])
 def weight_gradient(
-    x, dy, dw, images, strip, walks,
+    x, dy, sums, dw, tickets, images, strip, walks, span,
     HIGH: tl.constexpr, WIDE: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr,
     PRECISION: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """dw (parts, K, 9, inputs, outputs), to be summed over parts: row y of x meets rows y + 1, y and y − 1 of dy.
+    """dw (K, 9, inputs, outputs), see `conv.weight_gradient`: row y of x meets rows y + 1, y and y − 1 of dy.
 
-    A program walks down several strips, of different images.
+    A program walks down several strips, of different images, for one part.
     """
     strips = (HIGH + strip - 1) // strip
     k = tl.program_id(1)
@@ -242,7 +250,7 @@ def weight_gradient(
             above = at
             at = below
     part = (tl.program_id(0) * tl.num_programs(1) + k).to(tl.int64) * (9 * INPUTS)
-    to = dw + (part + c)[:, None] * OUTPUTS + o[None, :]
+    to = sums + (part + c)[:, None] * OUTPUTS + o[None, :]
     tl.store(to, s0)
     tl.store(to + INPUTS * OUTPUTS, s1)
     tl.store(to + 2 * INPUTS * OUTPUTS, s2)
@@ -252,3 +260,9 @@ def weight_gradient(
     tl.store(to + 6 * INPUTS * OUTPUTS, s6)
     tl.store(to + 7 * INPUTS * OUTPUTS, s7)
     tl.store(to + 8 * INPUTS * OUTPUTS, s8)
+    parts = tl.num_programs(0)
+    if parts > 1:
+        finish_weight(
+            sums, dw, tickets, tl.program_id(0), parts, span, k, 0, 0,
+            1, 9 * INPUTS, OUTPUTS, INPUTS, OUTPUTS, 9 * INPUTS * OUTPUTS, AT_ONCE // 4 // OUTPUTS,
+        )  # fmt: skip
