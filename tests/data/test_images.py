@@ -28,7 +28,7 @@ from mdcg.errors import MachineError, MdcgError
 from mdcg.files import shown
 from mdcg.pixels import decode as decoding
 from mdcg.pixels.decode import BadImage, ImageArray, Resize, ahead, decode
-from mdcg.testing.abuse.hostile import with_size
+from mdcg.testing.abuse.images import with_size
 from tests.conftest import Cli
 
 WAYS: list[Resize] = ["squash", "crop", "fit"]

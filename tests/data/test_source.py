@@ -25,8 +25,8 @@ from mdcg.data.mnist import MNIST, TRAIN, Mnist
 from mdcg.data.source import fetch
 from mdcg.data.svhn import SVHN, Svhn
 from mdcg.errors import MachineError, MdcgError
-from mdcg.testing.abuse import hostile
-from mdcg.testing.abuse.hostile import in_blocks, pax_header
+from mdcg.testing.abuse import archives
+from mdcg.testing.abuse.archives import in_blocks, pax_header
 from tests.conftest import Cli
 from tests.data.conftest import replaced
 
@@ -35,7 +35,7 @@ TAKEN = 10 * 2**20  # bytes of memory that may be taken for them
 
 
 def header(name: str = "top/a.bin", size: int = 0, kind: bytes = tarfile.REGTYPE, sparse: int = 0) -> bytes:
-    return hostile.tar_header(name, size, kind, sparse)
+    return archives.tar_header(name, size, kind, sparse)
 
 
 def told(path: Path) -> str:
@@ -53,7 +53,7 @@ def told(path: Path) -> str:
     return str(error.value)
 
 
-SPARSE = [*hostile.SPARSE, ("GNU.sparse.name", "top/a.bin")]
+SPARSE = [*archives.SPARSE, ("GNU.sparse.name", "top/a.bin")]
 LARGE = 2**22  # bytes of zeros, which gzip packs into four thousand
 TARS: dict[str, tuple[bytes, str]] = {
     "four terabytes": (header(size=2**42), "holds more than the 100,000 bytes that it can have ('top/a.bin' has 4,398"),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+import mdcg
 from mdcg.errors import MdcgError
 from mdcg.models import HEADS
 from mdcg.models.heads import CascadedGates, Head, OpenGates, ScalarGates, Simplex, SingleGate, SingleOpenGate
@@ -166,9 +170,17 @@ def test_open_gates_equal_a_product_over_later_tasks(cap: float) -> None:
     assert (openings == cap).any() == (cap < 2)
 
 
-def test_gates_that_could_never_open_are_refused() -> None:
+def test_gates_that_could_never_open_are_refused(tmp_path: Path) -> None:
+    asked: dict[str, Any] = {
+        "scenario": "digits-5",
+        "method": "md",
+        "memory": 20,
+        "head": "open-gates",
+        "set": {"cap": -1},
+    }
     with pytest.raises(MdcgError, match="gates cannot open up to -1; give a cap above 0"):
-        OpenGates(2, 3, gamma=[1.0, 1.0], cap=[1.0, -1.0])
+        mdcg.run(**asked, out=tmp_path / "runs")
+    assert not list(tmp_path.iterdir())  # nothing was begun
 
 
 def test_a_single_open_gate_costs_what_the_past_classes_do() -> None:

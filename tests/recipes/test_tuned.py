@@ -98,6 +98,7 @@ def test_crop_and_flip() -> None:
         ({"augment": "crop+rotate"}, "unknown augmentation 'rotate'"),
         ({"augment": "mixupp"}, "did you mean 'mixup'"),
         ({"augment": "none+crop"}, "says none and some"),
+        ({"augment": "usual+crop"}, "says usual and more"),
         ({"augment": "mixup+cutmix"}, "leave one of them out"),
         ({"augment": "mixup", "method": "gem"}, "gem has one for each task; leave mixup out of --augment"),
         ({"optimizer": "adam"}, "'optimizer' is wrong: input should be 'sgd' or 'adamw'"),

@@ -7,7 +7,7 @@ exact value.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -36,6 +36,10 @@ class Head(nn.Module):
         self.sizes: list[int] = []  # classes of each task so far
         self.total = 0  # classes there will be in the end, where that is known
         self.classifier = Linear(members, features)
+
+    @classmethod
+    def check(cls, settings: Mapping[str, float]) -> None:
+        """Refuse settings that it cannot have, beyond those that are no numbers."""
 
     @classmethod
     def capacity(cls, total: int) -> int | None:
@@ -152,10 +156,10 @@ class OpenGates(CascadedGates):
 
     cap: Tensor
 
-    def __init__(self, members: int, features: int, **settings: Sequence[float]) -> None:
-        if min(settings["cap"]) <= 0:
-            raise MdcgError(f"gates cannot open up to {min(settings['cap']):g}; give a cap above 0.", about="set.cap")
-        super().__init__(members, features, **settings)
+    @classmethod
+    def check(cls, settings: Mapping[str, float]) -> None:
+        if settings["cap"] <= 0:
+            raise MdcgError(f"gates cannot open up to {settings['cap']:g}; give a cap above 0.", about="set.cap")
 
     def grow(self, classes: int, head_rngs: Rngs, gate_rngs: Rngs) -> None:
         before = self.gates.outputs

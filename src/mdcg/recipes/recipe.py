@@ -429,7 +429,9 @@ def resolve_settings(
         field = error.errors()[0]["loc"]
         raise MdcgError(f"method {method}: {explain(error)}", about=f"set.{field[0]}" if field else "method") from error
     own = {key: default for key, (default, _) in HEADS[head].settings.items()}
-    return built.model_dump(), own | {key: number(key, value) for key, value in chosen.items() if key in own}
+    own |= {key: number(key, value) for key, value in chosen.items() if key in own}
+    HEADS[head].check(own)
+    return built.model_dump(), own
 
 
 def make_recipe(**keys: Any) -> Recipe:

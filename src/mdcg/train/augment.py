@@ -29,6 +29,8 @@ def parse_augment(text: str) -> tuple[Augmentation, ...]:
     (('crop', 'mixup'), ())
     """
     words = [word.strip() for word in text.split("+")]
+    if USUAL in words:
+        raise MdcgError(f"'{text}' says usual and more; give usual alone, or all words.", about="augment")
     for word in words:
         if word not in (*WORDS, NONE):
             raise unknown("augmentation", word, (*WORDS, NONE, USUAL), about="augment")

@@ -7,11 +7,12 @@ import os
 import sys
 from collections.abc import Sequence
 
+from mdcg.testing.abuse.archives import Archives
 from mdcg.testing.abuse.browser import Browser
 from mdcg.testing.abuse.campaign import Outcome, Part, attempt
 from mdcg.testing.abuse.faults import Faults
 from mdcg.testing.abuse.grammar import Commands
-from mdcg.testing.abuse.hostile import Archives, Images
+from mdcg.testing.abuse.images import Images
 from mdcg.testing.abuse.kill import Kill, KillAt
 from mdcg.testing.abuse.mutate import Mutate
 from mdcg.testing.abuse.nodes import Nodes
