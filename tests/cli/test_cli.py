@@ -564,3 +564,21 @@ def test_stopped_before_a_command_begins(cli: Cli, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(mdcg.cli, "app", interrupted)
     answer = cli("runs")
     assert (answer.code, answer.out, answer.err) == (130, "", "mdcg: stopped.\n")
+
+
+def test_a_table_tells_of_methods_that_train_otherwise(cli: Cli, tmp_path: Path) -> None:
+    words = ["compare", "--scenario", "digits-2", "--methods", "md,md-replay", "--memory", 20, "--epochs", 1]
+    told = " ".join(cli(*words, "--out", tmp_path).out.split())
+    assert "md-replay: lr 0.1, schedule cosine, weight_decay 0.0005, augment crop+randaugment" in told
+    assert "md: " not in told
+    alike = cli(
+        *words, "--out", tmp_path, "--lr", 0.1, "--schedule", "cosine", "--weight-decay", 0, "--augment", "crop"
+    )
+    assert "md-replay: " not in alike.out
+
+
+def test_the_list_tells_how_methods_train(cli: Cli) -> None:
+    told = " ".join(cli("list", "methods").out.split())
+    assert (
+        "trains with lr 0.1, schedule cosine, weight_decay 0.0005, augment randaugment unless asked otherwise" in told
+    )

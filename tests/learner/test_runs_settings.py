@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from rich.console import Console
 
 import mdcg
+from mdcg.learner.tables import info_panel
+from mdcg.methods import METHODS
 
 
 def test_a_learner_goes_on_as_the_run_was_trained(tmp_path: Path) -> None:
@@ -37,3 +42,25 @@ def test_a_learner_goes_on_as_the_run_was_trained(tmp_path: Path) -> None:
     )  # the new classes' columns are younger
     learner.save(tmp_path / "learner.mdcg")
     assert mdcg.Learner.load(tmp_path / "learner.mdcg").saved_.setup == after.setup
+
+
+def test_a_method_brings_its_own_training(tmp_path: Path) -> None:
+    """As in a run; what it began with stays, and an lr that is given counts."""
+    images = np.random.default_rng(0).integers(0, 256, (60, 8, 8, 1), dtype=np.uint8)
+    learner = mdcg.Learner("md-replay", memory=20, backbone="smallconv", epochs=1, hold_out=0, quiet=True)
+    learner.learn(images[:20], ["cat", "dog"] * 10).save(tmp_path / "model.safetensors")
+    setup = learner.saved_.setup
+    own = METHODS["md-replay"].recipe
+    assert {key: getattr(setup, key) for key in own if key != "augment"} == {
+        key: value for key, value in own.items() if key != "augment"
+    }
+    assert setup.augment == ("randaugment",)
+    told = Console(width=200, record=True, file=io.StringIO())
+    told.print(info_panel(learner.saved_, tmp_path / "model.safetensors"))
+    assert "learning rate 0.1, momentum 0.8, schedule cosine, weight decay 0.0005, randaugment" in told.export_text()
+    again = mdcg.Learner.load(tmp_path / "model.safetensors").set_params(quiet=True)
+    assert again.learn(images[20:40], ["emu"] * 20).saved_.setup.lr == own["lr"]
+    assert again.set_params(lr=0.02).learn(images[40:], ["gnu"] * 20).saved_.setup.lr == 0.02
+    plain = mdcg.Learner("md-replay", backbone="smallconv", epochs=1, padding=0, flip=False, hold_out=0, quiet=True)
+    assert plain.learn(images[:20], ["cat", "dog"] * 10).saved_.setup.augment == ()  # taken as they are
+    assert mdcg.Learner("md-cg").lr is None

@@ -13,8 +13,10 @@ from mdcg import paper
 from mdcg.methods.base import METHODS
 from mdcg.recipes.document import read_document, shipped_recipes
 from mdcg.recipes.grid import expand
+from mdcg.runs.spec import RunSpec
+from mdcg.runs.store import Store
 from mdcg.scenario import parse
-from tests.conftest import RECIPE, Cli
+from tests.conftest import RECIPE, Cli, toy_dataset
 
 
 def keys(path: Path, **given: object) -> list[tuple[object, ...]]:
@@ -253,3 +255,38 @@ def test_recipes_that_come_along(cli: Cli, tmp_path: Path, monkeypatch: pytest.M
         "my/own": "cannot read recipe my/own: No such file",
     }.items():
         assert said in cli("sweep", asked).sentence()
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_search_is_what_was_searched() -> None:
+    """Whatever md-replay's defaults become: the runs that are kept are those that its recipe means, but for some λ."""
+    dataset = toy_dataset([4] * 10, side=32, channels=3)
+    found = expand(read_document(shipped_recipes()["beyond-search"]))
+    meant = set()
+    for one in found:
+        (spec,) = one.recipe.model_copy(update={"scenario": "c10-5", "precision": "bf16"}).resolve(dataset)
+        meant.add(_identity(spec.model_copy(update={"scenario": one.recipe.scenario})))
+    kept = [record.spec for _, record in Store(ROOT / "searches").records()]
+    assert len(meant) == len(found) == 148
+    others = [spec for spec in kept if _identity(spec) not in meant]
+    assert (len(kept), len(others)) == (149, 11)
+    assert {spec.hyperparameters["lam"] for spec in others} == {0.0, 1.0}
+
+
+def _identity(spec: RunSpec) -> str:
+    same = {"fingerprint": "", "batch_size": 0, "seed": 0, "format": 1}
+    return spec.model_copy(update=same).digest()
+
+
+def test_others_are_given_what_md_replay_has() -> None:
+    ours = METHODS["md-replay"]()
+    for name in ("beyond-c10-5", "beyond-c100-10"):
+        rows = yaml.safe_load(shipped_recipes()[name].read_text())["axes"]["compared"]
+        given = [row for row in rows.values() if row["method"] in ("der", "er-ace", "er-lode")]
+        assert len(given) == 3
+        for row in given:
+            own = {**METHODS["md-replay"].recipe, "augment": f"crop+flip+{METHODS['md-replay'].recipe['augment']}"}
+            assert {key: row[key] for key in own} == own
+            assert row["set"] == {key: getattr(ours, key) for key in ("distils", "temperature")}

@@ -120,7 +120,7 @@ def made_record(seed: int = 0, finished: str | None = None, **about: Any) -> Rec
 def test_damage_costs_a_line(tmp_path: Path, cli: Cli) -> None:
     file = archived(tmp_path, *[made_record(seed) for seed in range(4)])
     good = file.read_bytes().splitlines()
-    newer = good[2].replace(b'"format":4', b'"format":99', 1)
+    newer = good[2].replace(b'"format":5', b'"format":99', 1)
     lines = [
         b"<<<<<<< ours", good[0], b"", good[1][:-30], newer, b"\xff\xfe", b"[]", b'{"format": 2}', b"[" * 100_000,
         good[1].replace(b'"total":[100', b'"total":[' + b"9" * 400), good[3],
@@ -292,7 +292,7 @@ def test_an_export_loses_no_run(trained: Path, tmp_path: Path, cli: Cli) -> None
     told = cli("runs", "method=naive", "--out", tmp_path, "--export", file).sentence()
     assert told == f"mdcg: {file} holds 2 runs that would be lost; choose them too, or give another file."
     assert file.read_bytes() == before
-    newer = before.splitlines()[0].replace(b'"format":4', b'"format":99', 1)
+    newer = before.splitlines()[0].replace(b'"format":5', b'"format":99', 1)
     file.write_bytes(before + newer + b"\n")
     answer = cli("runs", "--out", tmp_path, "--export", file)
     assert (answer.code, "holds a run that would be lost; choose it too" in answer.err) == (2, True)
@@ -320,7 +320,7 @@ def test_what_cannot_be_read_is_not_trained_again_in_silence(only_archived: Path
     assert answer.code == 0
     assert f"line {len(lines)} of {file} is damaged, or is no run of mdcg" in answer.err
     assert "already finished" in answer.err
-    file.write_bytes(b"\n".join(lines).replace(b'{"format":4', b'{"format":99', 1))
+    file.write_bytes(b"\n".join(lines).replace(b'{"format":5', b'{"format":99', 1))
     assert "was written by a newer version of mdcg (format 99" in cli(*words).sentence()
     assert not list(only_archived.glob("*/result.json"))
 

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
+from mdcg.data import load
 from mdcg.errors import MdcgError
 from mdcg.methods import METHODS
 from mdcg.recipes.recipe import make_recipe
@@ -28,6 +30,7 @@ from tests.conftest import Cli, toy_dataset
 
 FORMAT_1 = Path(__file__).parent / "format-1" / "digits-2_md-cg_m20_s3_aa2c7fded1"  # written when that was the newest
 FORMAT_3 = Path(__file__).parent / "format-3" / "digits-2_md-cg_m20_s3_fc1ec47593"
+FORMAT_4 = Path(__file__).parent / "format-4" / "digits-2_er-ace_m20_s3_4e39d2de44"
 ASKED_THEN = ["run", "--scenario", "digits-2", "--method", "md-cg", "--memory", 20, "--epochs", 2]
 ASKED_THEN += ["--evaluate-every", 1, "--seeds", 3, "--precision", "auto"]
 FINGERPRINT = "aa0963583893cded59cde9a7f0d37f90"  # of CIFAR-10
@@ -86,6 +89,17 @@ def test_a_result_of_format_3() -> None:
     assert {name: record.computed()["metrics"][name] for name in old["metrics"]} == old["metrics"]
     assert record.metrics["anytime"] == pytest.approx((174 / 180 + 304 / 359) * 50)  # after each task, of all so far
     assert (record.tasks, record.spec.stream) == (None, Stream())
+
+
+def test_a_result_of_format_4() -> None:
+    """From when a teacher was there or not: it is the run that its recipe asks for now."""
+    record = read_record(FORMAT_4)
+    assert json.loads((FORMAT_4 / "result.json").read_text())["spec"]["hyperparameters"]["distils"] is False
+    assert record.spec.hyperparameters["distils"] == "nothing"
+    (asked,) = make_recipe(**yaml.safe_load((FORMAT_4 / "recipe.yaml").read_text())).resolve(load("digits"))
+    assert asked.model_copy(update={"fingerprint": record.spec.fingerprint}) == record.spec
+    assert record.spec.name == FORMAT_4.name
+    assert METHODS["er-ace"](distils=True).needs_teacher()  # type: ignore[call-arg]
 
 
 def named(method: str, **words: Any) -> str:

@@ -129,6 +129,12 @@ class Deeper(Plain):
     recipe: ClassVar[Mapping[str, Value]] = {"backbone": "resnet56"}
 
 
+class Usual(Plain):
+    """Adds what is done anyway."""
+
+    recipe: ClassVar[Mapping[str, Value]] = {"augment": "usual"}
+
+
 class Unsuited(Plain):
     """A head that it cannot take."""
 
@@ -369,8 +375,9 @@ WRONG: list[tuple[Any, str]] = [
     (Hyper, "'uses_teacher' is a field, which is a hyperparameter; declare it as uses_teacher: ClassVar"),
     (Contradicting, "its declarations do not agree: it keeps the logits of a memory that it does not use"),
     (Needing, "needs_head is 'fixd'; it must be one of any, growing, fixed"),
-    (Otherwise, "its recipe is refused: 'schedule' is wrong"),
-    (Deeper, "its declarations do not agree: 'recipe' may name lr, weight_decay"),
+    (Otherwise, "its recipe is wrong: 'schedule' is wrong"),
+    (Deeper, "its recipe is wrong: it may name lr, weight_decay"),
+    (Usual, "its recipe is wrong: augment names what is added to crop and flip"),
     (Headless, "there is no head 'incremntal'"),
     (Unsuited, "its head is 'incremental', and it needs_head 'fixed'"),
     (Chosen, "'chosen' names 'shar', which is no field"),

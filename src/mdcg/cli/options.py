@@ -30,7 +30,9 @@ CHECK_PROBES = "Compare all that a probe could change, to the bit, before and af
 #: Options that may have several values, as 0.01,0.1: each of them is trained.
 TUNED = {
     "optimizer": tuned(
-        "NAME", help="sgd or adamw. Here, and down to --mix-alpha, several values as sgd,adamw.  [default: sgd]"
+        "NAME",
+        help="sgd or adamw. Here, and down to --mix-alpha, several values as sgd,adamw. Some methods have defaults of "
+        "their own for what follows, see 'mdcg list methods'.  [default: sgd]",
     ),
     "lr": tuned("NUMBER", "--lr", "--rate", help="Learning rate.  [default: the protocol's; of adamw 0.001]"),
     "backbone_lr": tuned("NUMBER", help="Learning rate of the backbone; 0: it stays as it is.  [default: --lr]"),

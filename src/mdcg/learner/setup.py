@@ -17,10 +17,10 @@ from mdcg.data.normalise import Named, Statistics, statistics
 from mdcg.data.record import Preprocessing, Protocol
 from mdcg.errors import MdcgError, unknown
 from mdcg.methods import METHODS
-from mdcg.methods.base import Method, Passes, Value
+from mdcg.methods.base import Passes, Value
 from mdcg.models import HEADS
 from mdcg.recipes.presets import usual_augment, with_own
-from mdcg.recipes.recipe import LARGEST, check_head, explain, resolve_settings
+from mdcg.recipes.recipe import LARGEST, check_head, explain, methods_own, resolve_settings
 from mdcg.saved import SavedModel, Setup
 
 FIXED = ("method", "head", "backbone", "seed")  # once something is learned
@@ -90,7 +90,7 @@ def resolved(params: Params, before: SavedModel | None, images: Tensor) -> Setup
     chosen = {name: field.get_default() for name, field in kind.model_fields.items() if not field.is_required()}
     hyperparameters, head_settings = resolve_settings(params.method, head, params.set or {}, chosen)
     _, height, width, channels = images.shape
-    shape = channels, height, width
+    shape, own = (channels, height, width), methods_own(params.method)
     usual = Preprocessing.usual(shape)
     found = Setup(
         backbone=params.backbone or Protocol.usual(shape).backbone,
@@ -106,7 +106,7 @@ def resolved(params: Params, before: SavedModel | None, images: Tensor) -> Setup
         memory=params.memory if kind.uses_memory else 0,
         tasks=params.tasks,
         batch_size=params.batch_size,
-        lr=params.lr or float(kind.recipe.get("lr", Setup.lr)),
+        lr=params.lr or own.get("lr", Setup.lr),
         momentum=params.momentum,
         backbone_lr=params.backbone_lr,
         passes=params.passes if kind.replays() else "joint",
@@ -115,7 +115,10 @@ def resolved(params: Params, before: SavedModel | None, images: Tensor) -> Setup
     )
     if before is None:
         mean, std = statistics(params.normalise, measured(images.numpy()))
-        return replace(found, mean=mean, std=std, **_methods_own(kind, found))
+        done = usual_augment(Preprocessing(found.padding, found.flip))
+        words = tuple(word for word in with_own(done, kind) if word not in done)
+        of_runs = {name: value for name, value in own.items() if name in OF_RUNS}
+        return replace(found, mean=mean, std=std, **{**of_runs, "augment": words})
     was = before.setup
     for name in FIXED:
         if name == "backbone" and params.backbone is None:
@@ -134,13 +137,6 @@ def resolved(params: Params, before: SavedModel | None, images: Tensor) -> Setup
     _refuse_changes(params, before)
     kept = (*KEPT, *OF_RUNS, *([] if params.lr else ["lr"]))
     return replace(found, **{name: getattr(was, name) for name in kept})
-
-
-def _methods_own(kind: type[Method], setup: Setup) -> dict[str, Any]:
-    """What the method sets of its training, of all that there are no parameters for, see `Method.recipe`."""
-    usual = usual_augment(Preprocessing(setup.padding, setup.flip))
-    words = tuple(word for word in with_own(usual, kind) if word not in usual)
-    return {**{name: value for name, value in kind.recipe.items() if name in OF_RUNS}, "augment": words}
 
 
 def _refuse_changes(params: Params, before: SavedModel) -> None:

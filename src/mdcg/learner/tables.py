@@ -15,7 +15,7 @@ from mdcg import markup
 from mdcg.files import shown
 from mdcg.learner.accuracy import Evaluation, mean_of
 from mdcg.learner.inputs import listing
-from mdcg.saved import SavedModel
+from mdcg.saved import SavedModel, Setup
 
 WIDEST_NAME = 24  # characters of a class's name in a table
 CELL = 5  # characters of a column of the confusion matrix
@@ -67,7 +67,8 @@ def info_panel(saved: SavedModel, path: Path) -> RenderableType:
         f"network: {setup.backbone} with the head {setup.head}, seed {setup.seed}",
         f"method: {setup.method or 'not known'}" + (f" ({_settings(settings)})" if settings else ""),
         f"training: batches of {setup.batch_size}, learning rate {setup.lr:g}, "
-        + (f"momentum {setup.momentum:g}" if setup.optimizer == "sgd" else setup.optimizer),
+        + (f"momentum {setup.momentum:g}" if setup.optimizer == "sgd" else setup.optimizer)
+        + "".join(f", {words}" for words in _besides(setup)),
     ]
     start = 0
     for number, size in enumerate(saved.sizes):
@@ -79,6 +80,15 @@ def info_panel(saved: SavedModel, path: Path) -> RenderableType:
     if saved.versions:
         parts.append(over_time(saved))
     return Group(*parts)
+
+
+def _besides(setup: Setup) -> list[str]:
+    """What else there is to say of the training, where it is not as the paper's."""
+    return [
+        *([f"schedule {setup.schedule}"] if setup.schedule != "constant" else []),
+        *([f"weight decay {setup.weight_decay:g}"] if setup.weight_decay else []),
+        *setup.augment,
+    ]
 
 
 def over_time(saved: SavedModel) -> Table:

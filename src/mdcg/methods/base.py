@@ -103,7 +103,7 @@ class Method(BaseModel):
     chosen: ClassVar[Mapping[str, Choices]] = {}  # of each field, what the paper chose
     grid: ClassVar[Mapping[str, Sequence[float]]] = {}  # of each field, the values that a search tries
     # How it trains where nothing else is asked for, if not as the dataset's protocol says: keys of a recipe, those of
-    # TRAINING. What `augment` names comes to the crop or flip of datasets that have one. Online streams do without it.
+    # TRAINING. `augment` is added to the crop or flip of datasets that have one. Online streams do without all of it.
     recipe: ClassVar[Mapping[str, Value]] = {}
     published: ClassVar[Mapping[str, Value]] = {}  # fields as in the paper's published code, where it departs from it
     published_passes: ClassVar[Passes] = "joint"  # the same of the run's forward passes,
@@ -136,7 +136,6 @@ class Method(BaseModel):
             (not self.added.keys() <= fields, "'added' names what is no field"),
             (not self.published.keys() <= fields, "'published' names what is no field"),
             (bool(self.removed.keys() & fields), "'removed' names a field that it has"),
-            (not self.recipe.keys() <= set(TRAINING), f"'recipe' may name {', '.join(TRAINING)}"),
             (
                 any(draw.second for draw in draws) and not self.second_memory_size(),
                 "it draws from a second memory and has none (second_memory_size)",

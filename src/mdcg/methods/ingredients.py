@@ -1,4 +1,4 @@
-"""Ingredients that methods of replay can be given, to compare them with `md-replay`; all are off unless asked for."""
+"""Ingredients that methods of replay can be given, to compare them with `md-replay`; off unless asked for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor
 
 from mdcg.errors import MdcgError
@@ -46,6 +46,12 @@ class Distilling(Method):
     among: Literal["all", "past"] = Field(
         "all", description="classes among which the answers to memory images are compared, all or the past ones"
     )
+
+    @field_validator("distils", mode="before")
+    @classmethod
+    def _in_words(cls, value: object) -> object:
+        """Models and recipes of a first version said yes or no."""
+        return ("memory" if value else "nothing") if isinstance(value, bool) else value
 
     def needs_teacher(self) -> bool:
         return self.distils != "nothing"

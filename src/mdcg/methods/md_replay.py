@@ -2,14 +2,13 @@
 
 Margin Dampening holds its memory images to the teacher's answers and to nothing else. A teacher knows them beside
 fewer classes: that they are none of those that came since, nobody says. Here a memory image (x_m, y_m) has, beside the
-divergence, its cross-entropy among all classes:
+divergence, its cross-entropy among all classes, and the teacher is asked about current images (x, y), too:
 
-    λ max(0, max p_past(x) − p_y(x) + m) + CE(softmax over the new classes, y)
-        + δ T² KL(p̄_T(x_m) ‖ p_T(x_m)) + ρ CE(p(x_m), y_m).
+    λ max(0, max p_past(x) − p_y(x) + m) + CE(softmax over the new classes, y) + ρ CE(p(x_m), y_m)
+        + δ T² KL(p̄_T(x_m) ‖ p_T(x_m)) + δ' T² KL(p̄_past,T(x) ‖ p_past,T(x)).
 
-With ρ = 0, δ = 1 and T = 1 it is Margin Dampening. With `current_in_memory` the memory has images of the task's own
-classes while these are learned; for them there is no divergence. With `distils=all` the teacher is asked about current
-images, too (`Distilling`).
+With ρ = 0, T = 1 and `distils=memory`, without the last term, it is Margin Dampening. With `current_in_memory` the
+memory has images of the task's own classes while these are learned; for them there is no divergence.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class ReplayedMarginDampening(Distilling, MarginDampening):
 
     forks: ClassVar[bool] = True
     published: ClassVar[Mapping[str, Value]] = {}
-    added: ClassVar[Mapping[str, Value]] = {}
+    added: ClassVar[Mapping[str, Value]] = {"distils": "memory", "distil_current": 1.0, "among": "all"}
     recipe: ClassVar[Mapping[str, Value]] = {
         "lr": 0.1, "schedule": "cosine", "weight_decay": 5e-4, "augment": "randaugment"
     }  # fmt: skip

@@ -13,7 +13,7 @@ from mdcg.data import DATASETS, Dataset, record_of
 from mdcg.data.normalise import Named
 from mdcg.errors import MdcgError, unknown
 from mdcg.methods import METHODS
-from mdcg.methods.base import Passes, Preset, Value
+from mdcg.methods.base import TRAINING, Method, Passes, Preset, Value
 from mdcg.models import HEADS
 from mdcg.models.naming import backbone_name
 from mdcg.models.weights import WeightsFile
@@ -23,7 +23,7 @@ from mdcg.recipes.parsing import number, parse_seeds, read_value
 from mdcg.runs.fingerprint import fingerprint
 from mdcg.runs.spec import RunSpec
 from mdcg.scenario import Scenario, Stream, canonical, make_stream, parse
-from mdcg.train.augment import USUAL, parse_augment, spell_augment
+from mdcg.train.augment import NONE, USUAL, parse_augment, spell_augment
 from mdcg.train.group import Group, Numbers, OptimizerName, ScheduleName, Training
 from mdcg.train.precision import PRECISIONS
 from mdcg.train.recolour import STRONGEST
@@ -255,16 +255,11 @@ class Recipe(BaseModel):
             backbone_name(self.backbone, may_import=False)
 
     def _with_methods_own(self) -> Recipe:
-        """The recipe with what its method sets where nothing else is asked for (`Method.recipe`)."""
-        name, asked = self.named_method(), self.model_dump(exclude_unset=True)
+        """The recipe with what its method sets where nothing else is asked for."""
         left = ("augment", "lr") if self.optimizer != "sgd" else ("augment",)  # which waits for the dataset
-        own = {key: value for key, value in METHODS[name].recipe.items() if key not in left}
-        if self.online or not own:
-            return self
-        try:
-            return Recipe(**{**own, **asked})
-        except ValidationError as error:
-            raise MdcgError(f"the recipe of method {name}: {explain(error)}", about="method") from error
+        own = {} if self.online else methods_own(self.named_method())
+        own = {key: value for key, value in own.items() if key not in left}
+        return Recipe(**{**own, **self.model_dump(exclude_unset=True)}) if own else self
 
     def _resolved(self, dataset: Dataset) -> RunSpec:
         name = self.named_method()
@@ -397,6 +392,27 @@ def _scenario_keys(table: Mapping[str, Any], besides: Mapping[str, Any]) -> dict
 
 def _as_name(value: object) -> object:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def methods_own(name: str) -> dict[str, Any]:
+    """What a method sets of its training, see `checked_recipe`."""
+    try:
+        return checked_recipe(METHODS[name])
+    except MdcgError as error:
+        raise MdcgError(f"the recipe of method {name} is wrong: {error}", about="method") from error
+
+
+def checked_recipe(kind: type[Method]) -> dict[str, Any]:
+    """What a method sets of its training (`Method.recipe`), if all of it can be set."""
+    if not isinstance(kind.recipe, Mapping) or not kind.recipe.keys() <= set(TRAINING):
+        raise MdcgError(f"it may name {', '.join(TRAINING)}.")
+    own = make_recipe(scenario="digits-5", **kind.recipe)
+    if "augment" in kind.recipe:
+        if own.augment in (None, NONE, USUAL):
+            raise MdcgError("augment names what is added to crop and flip.")
+        if {"mixup", "cutmix"} & set(parse_augment(own.augment)) and kind.gradient_per_task:
+            raise MdcgError("images cannot be mixed where each task has a loss of its own.")
+    return {key: getattr(own, key) for key in kind.recipe}
 
 
 def check_settings(method: str, head: str, chosen: Mapping[str, Any]) -> None:

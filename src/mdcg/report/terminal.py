@@ -12,6 +12,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from mdcg.methods import METHODS
 from mdcg.metrics import Matrix, spread
 from mdcg.results.settings import Setting, marks
 from mdcg.runs.record import Record
@@ -74,7 +75,16 @@ def _comparison(settings: Sequence[Setting], title: str, metrics: Mapping[str, s
 
 def _runs(settings: Sequence[Setting]) -> str:
     count = max(len(setting.runs) for setting in settings)
-    return f"percent, mean ± sample std over {count} seeds" if count > 1 else "percent, one seed"
+    said = f"percent, mean ± sample std over {count} seeds" if count > 1 else "percent, one seed"
+    return "\n".join([said, *dict.fromkeys(filter(None, (_trained_otherwise(one, settings) for one in settings)))])
+
+
+def _trained_otherwise(setting: Setting, settings: Sequence[Setting]) -> str:
+    """How a method that brings its own training was trained, where others were not; else nothing."""
+    spec = setting.spec
+    keys = METHODS[spec.method].recipe if spec.method in METHODS.names() else ()
+    own = [key for key in keys if any(getattr(one.spec, key) != getattr(spec, key) for one in settings)]
+    return f"{setting.label}: {', '.join(f'{key} {getattr(spec, key)}' for key in own)}" if own else ""
 
 
 def coloured_matrix(R: Matrix, width: int) -> RenderableType:

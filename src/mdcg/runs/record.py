@@ -18,7 +18,7 @@ from mdcg.runs.environment import Environment
 from mdcg.runs.spec import RunSpec
 from mdcg.stored import Count, Counted, NotNegative, Rows
 
-FORMAT = 4  # of result.json and of an archive's lines; a run's identity has its own, in spec.py
+FORMAT = 5  # of result.json and of an archive's lines; a run's identity has its own, in spec.py
 NEWEST = 1000  # a format beyond this is no newer one, but damage
 
 
@@ -177,8 +177,21 @@ def _streams(content: dict[str, Any]) -> dict[str, Any]:
     return {**content, "format": 4}
 
 
+def _distils(content: dict[str, Any]) -> dict[str, Any]:
+    """Upgrade from format 4, in which a teacher was there or not, and was asked about memory images alone."""
+    own = content["spec"]["hyperparameters"]
+    if isinstance(own.get("distils"), bool):
+        own = {**own, "distils": "memory" if own["distils"] else "nothing"}
+    return {**content, "format": 5, "spec": {**content["spec"], "hyperparameters": own}}
+
+
 # What turns a format's content into the next one's.
-UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _structured_environment, 2: _lr, 3: _streams}
+UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    1: _structured_environment,
+    2: _lr,
+    3: _streams,
+    4: _distils,
+}
 
 
 def _or_none(value: float) -> float | None:

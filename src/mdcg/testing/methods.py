@@ -16,7 +16,7 @@ from mdcg.errors import MdcgError
 from mdcg.methods import METHODS, Method, Step, stack
 from mdcg.methods.base import NeedsHead, Passes, TrainsOn
 from mdcg.models import HEADS
-from mdcg.recipes.recipe import explain, make_recipe
+from mdcg.recipes.recipe import checked_recipe, explain
 from mdcg.scenario import Stream
 from mdcg.testing.groups import (
     CPU,
@@ -143,9 +143,9 @@ def _check_declarations(kind: type[Method], settings: Settings) -> None:
         unknown = sorted(getattr(kind, table).keys() - fields)
         require(not unknown, f"'{table}' names '{''.join(unknown[:1])}', which is no field; correct the name.")
     try:
-        make_recipe(scenario="digits-5", **kind.recipe)
+        checked_recipe(kind)
     except MdcgError as error:
-        require(False, f"its recipe is refused: {error}")
+        require(False, f"its recipe is wrong: {error}")
     values = [(field, value) for field, values in kind.grid.items() for value in values]
     values += [
         (field, value) for field, cases in kind.chosen.items() for own in cases.values() for value in own.values()
