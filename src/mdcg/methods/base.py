@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from mdcg.errors import MdcgError
 from mdcg.memory import Draw
+from mdcg.models import kernels
 from mdcg.registry import Registry, first_line
 from mdcg.scenario import Stream
 
@@ -296,6 +297,10 @@ def cross_entropies(logits: Tensor, labels: Tensor, smoothing: Tensor | None = N
     With `smoothing` (K,), a label is 1 − ε of its own class and ε of all classes alike, as in torch; classes whose
     logit is −∞ are none.
     """
+    if smoothing is None and kernels.take(logits):
+        from mdcg.models.kernels import losses
+
+        return losses.cross_entropies(logits, labels)
     by_class = logits.transpose(1, 2)
     if smoothing is None:
         return F.cross_entropy(by_class, labels, reduction="none")
@@ -312,6 +317,10 @@ def kl_divergence(logits: Tensor, reference: Tensor) -> Tensor:
 
 def kl_divergences(logits: Tensor, reference: Tensor) -> Tensor:
     """The KL(p ‖ q) of each image: (K, batch, classes) twice → (K, batch)."""
+    if kernels.take(logits, reference):
+        from mdcg.models.kernels import losses
+
+        return losses.divergences(logits, reference)
     log_p, log_q = logits.log_softmax(-1), reference.log_softmax(-1)
     return (log_p.exp() * (log_p - log_q)).sum(-1)
 

@@ -2,9 +2,9 @@
 
 `conv`, `walk`, `patch`, `norm`, `pool` and `images` are the kernels, `sums` what they share, `tiles` says how much a
 program does at a time. `layer` launches them, with weights from `copies`; `launch` compiles them ahead; `resnet`
-strings them together, forward and backward; `beside` lets some run next to others. `update` is SGD's, `pivot` is
-GEM's, `recolour` RandAugment's. Nothing here that needs Triton is imported before it is used: without it the plain
-modules do all the work.
+strings them together, forward and backward; `beside` lets some run next to others. `losses` are those of methods,
+`update` is SGD's, `pivot` is GEM's, `recolour` RandAugment's. Nothing here that needs Triton is imported before it is
+used: without it the plain modules do all the work.
 """
 
 from __future__ import annotations
@@ -17,9 +17,13 @@ import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
 
+import torch
+from torch import Tensor
+
 from mdcg.switches import switched_off
 
 WIDEST = 128  # pixels: a program holds whole rows of an image
+MOST = 4096  # classes: a program holds all logits of an image
 
 _in_use: ContextVar[bool] = ContextVar("fused kernels in use", default=False)
 
@@ -55,3 +59,9 @@ def cancel_ahead() -> None:
 def fit(maps: int, wide: int) -> bool:
     """Whether a member's largest map, of so many elements, and its rows are within the kernels' reach."""
     return maps < 2**31 and wide <= WIDEST
+
+
+def take(*logits: Tensor) -> bool:
+    """Whether the fused kernels are in use, and those for losses take such logits (K, images, classes)."""
+    rows = (own.dtype == torch.float32 and own.stride(-1) == 1 and own.shape[-1] <= MOST for own in logits)
+    return in_use() and all(rows) and len({own.shape for own in logits}) == 1

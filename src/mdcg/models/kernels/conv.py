@@ -18,6 +18,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from mdcg.models.kernels.launch import begin
 from mdcg.models.kernels.sums import (
     AT_ONCE,
     finish_gradient,
@@ -85,6 +86,7 @@ def forward(
     start = tl.maximum(PAD - behind * STRIDE, 0)
     broad = tl.minimum(WIDE + PAD - before * STRIDE, KERNEL) - start
     result = tl.zeros((PIXELS * IMAGES, COLUMNS), tl.float32)
+    begin()
     for step in range(tall * broad * DEPTH):
         down = up + step // DEPTH // broad
         right = start + step // DEPTH % broad
@@ -169,6 +171,7 @@ def input_gradient(
     from_dy = dy + ((image * TALL + row) * BROAD + col)[:, None] * OUTPUTS + o[None, :]
     from_w = w + ((tap_y * KERNEL + tap_x) * INPUTS + c)[None, :] * OUTPUTS + o[:, None]
     result = tl.zeros((PIXELS * IMAGES, COLUMNS), tl.float32)
+    begin()
     for step in range(tall * broad * DEPTH):
         down = up + step // DEPTH // tl.maximum(broad, 1)
         right = start + step // DEPTH % tl.maximum(broad, 1)
@@ -261,6 +264,7 @@ def weight_gradient(
     if TAPS == 3:
         second = tl.zeros((DEEP, COLUMNS), tl.float32)
         third = tl.zeros((DEEP, COLUMNS), tl.float32)
+    begin()
     for tile in range(part * each, tl.minimum((part + 1) * each, tiles)):
         image = tile // places * IMAGES + row % IMAGES
         place = tile % places

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mdcg.models.kernels.launch import compiling, launch
+from mdcg.models.kernels.launch import begin, compiling, launch
 from mdcg.models.layers import Conv2d
 
 
@@ -104,5 +104,6 @@ def _turn_tile(taps, copy, high, wide, SIDE: tl.constexpr):
     y = tl.program_id(0) // (wide // SIDE) * SIDE + i
     x = tl.program_id(0) % (wide // SIDE) * SIDE + i
     first = tl.program_id(1).to(tl.int64) * high * wide
+    begin()
     tile = tl.load(taps + first + x[:, None] * high + y[None, :])
     tl.store(copy + first + y[:, None] * wide + x[None, :], tl.trans(tile))

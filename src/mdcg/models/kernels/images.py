@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mdcg.models.kernels.launch import launch
+from mdcg.models.kernels.launch import begin, launch
 
 PIXELS = 256  # of a tile
 
@@ -20,6 +20,7 @@ def _view(
     place = tl.program_id(0)
     pixel = tl.program_id(1) * TILE + tl.arange(0, TILE)
     c = tl.arange(0, BLOCK)
+    begin()
     y = pixel // WIDE + tl.load(corner + 2 * place) - PADDING
     across = pixel % WIDE
     across = tl.where(tl.load(flipped + place) != 0, WIDE - 1 - across, across)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from mdcg.models.kernels.launch import begin
 from mdcg.models.kernels.sums import AT_ONCE, finish_gradient, is_last, leave
 
 
@@ -24,6 +25,7 @@ def apply(
     mask = (row < rows)[:, None]
     at = (k.to(tl.int64) * rows + row)[:, None] * CHANNELS + c[None, :]
     column = k * CHANNELS + c
+    begin()
     value = tl.load(x + at, mask, other=0).to(tl.float32) * tl.load(moments + 2 * width + column)[None, :]
     value += tl.load(moments + 3 * width + column)[None, :]
     if RESIDUAL:
@@ -50,6 +52,7 @@ def gradient_sums(
     at = (k.to(tl.int64) * rows + row)[:, None] * CHANNELS + c[None, :]
     from_dy = (k.to(tl.int64) * (rows // per_dy) + row // per_dy)[:, None] * CHANNELS + c[None, :]
     column = k * CHANNELS + c
+    begin()
     g = tl.load(dy + from_dy, mask, other=0).to(tl.float32)
     if OUTPUT:
         g = tl.where(tl.load(output + at, mask, other=0).to(tl.float32) > 0, g / per_dy, 0.0)
@@ -72,6 +75,7 @@ def gradient_apply(g, x, dx, slopes, rows, CHANNELS: tl.constexpr, ROWS: tl.cons
     mask = (row < rows)[:, None]
     at = (k.to(tl.int64) * rows + row)[:, None] * CHANNELS + c[None, :]
     column = k * CHANNELS + c
+    begin()
     value = tl.load(slopes + 2 * width + column)[None, :] * tl.load(g + at, mask, other=0).to(tl.float32)
     value += tl.load(slopes + 3 * width + column)[None, :] * tl.load(x + at, mask, other=0).to(tl.float32)
     tl.store(dx + at, (value + tl.load(slopes + 4 * width + column)[None, :]).to(dx.dtype.element_ty), mask)

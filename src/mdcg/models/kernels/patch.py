@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from mdcg.models.kernels.launch import begin
 from mdcg.models.kernels.sums import AT_ONCE, finish_moments, finish_weight, is_last, leave, running_affine
 
 
@@ -45,6 +46,7 @@ def forward(
     from_x = x + ((image * HIGH + top) * WIDE + left)[:, None] * PIXEL + j[None, :]
     from_w = w + (right * INPUTS + j % PIXEL)[:, None] * OUTPUTS + o[None, :]
     result = tl.zeros((ROWS, OUTPUTS), tl.float32)
+    begin()
     for down in range(KERNEL):
         there = (top + down >= 0) & (top + down < HIGH)
         a = tl.load(from_x + down * (WIDE * PIXEL), within & there[:, None], other=0)
@@ -94,6 +96,7 @@ def weight_gradient(
     x += k.to(tl.int64) * member
     dy += k.to(tl.int64) * images * (TALL * BROAD * OUTPUTS)
     result = tl.zeros((LINES * LINE, OUTPUTS), tl.float32)
+    begin()
     for tile in range(tl.program_id(0) * each, (tl.program_id(0) + 1) * each):
         row = tile * ROWS + tl.arange(0, ROWS)
         image, top, left, inside = _spot(images, TALL, BROAD, STRIDE, PAD, row)

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mdcg.models.kernels.launch import launch
+from mdcg.models.kernels.launch import begin, launch
 
 
 @triton.jit
@@ -16,6 +16,7 @@ def _pivots(M, q, z, n, limit, N: tl.constexpr):
     i = tl.arange(0, N)
     inside = i < n
     there = inside[:, None] & inside[None, :]
+    begin()
     tableau = tl.load(M + (k * n + i[:, None]) * n + i[None, :], there, other=0.0)
     last = tl.load(q + k * n + i, inside, other=0.0)
     basic = tl.zeros((N,), tl.int32)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from mdcg.models.kernels.launch import begin
 from mdcg.models.kernels.sums import AT_ONCE, finish_gradient, is_last, leave
 
 
@@ -30,6 +31,7 @@ def forward(
     from_x = x + ((row // (TALL * BROAD) * HIGH + top) * WIDE + left)[:, None] * CHANNELS + c[None, :]
     best = tl.zeros((ROWS, CHANNELS), tl.float32) - 1.0
     winner = tl.zeros((ROWS, CHANNELS), tl.int32)
+    begin()
     if TRAINING:
         width = tl.num_programs(1) * CHANNELS
         scale = tl.load(moments + 2 * width + k * CHANNELS + c)[None, :]
@@ -82,6 +84,7 @@ def gradient(
     winners += k.to(tl.int64) * images * (TALL * BROAD * CHANNELS)
     x += k.to(tl.int64) * rows * CHANNELS
     dx += k.to(tl.int64) * rows * CHANNELS
+    begin()
     scale = tl.load(moments + 2 * width + column)[None, :]
     shift = tl.load(moments + 3 * width + column)[None, :]
     if SUMS:

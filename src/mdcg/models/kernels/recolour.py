@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mdcg.models.kernels.launch import launch
+from mdcg.models.kernels.launch import begin, launch
 
 PIXELS = 1024  # of a tile; a program takes one after the other
 NAMES = (  # of the operations that the kernel tells apart; the rest move pixels, and their map says all
@@ -124,6 +124,7 @@ def _operate(
     n = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1)
     real = c < CHANNELS  # what a pixel is filled up with is zero, and stays so
+    begin()
     operation = tl.load(code + n * to_code, real, other=IDENTITY).to(tl.int32)
     factor = tl.load(amount + n * to_amount)
     image = x + n * to_image

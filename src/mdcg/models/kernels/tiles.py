@@ -16,7 +16,7 @@ IMAGES = 64  # of a batch, at most, in a tile of a small map
 INFERRED = 32  # the same without training, where batches of all sizes share a kernel
 SMALL = 64  # pixels of a map that is taken pixel by pixel, of many images
 FEWEST = 4  # pixels of a map on which that saves most
-ELEMENTS = 4096  # of a map, in kernels that make one pass over it
+ELEMENTS = 2048  # of a map, in kernels that make one pass over it
 WINDOWS = 1024  # the same of a pooled map, where a window's gradient finds its way
 
 
@@ -49,9 +49,9 @@ def forward_tile(layer: Layer, x: Tensor) -> Tile:
     if layer.patches:
         return Tile(128, 4, 2)
     if _walks(layer) and layer.outputs == 16:
-        return _long_strips(Tile(64, 2, 2), x)
+        return _long_strips(Tile(64, 2, 3), x, 2 * WARPS)
     if _walks(layer) and layer.outputs == 32:
-        return _long_strips(Tile(32, 2, 2), x)
+        return _long_strips(Tile(32, 2, 3), x)
     pixels = (x.shape[2] // layer.conv.stride) * (x.shape[3] // layer.conv.stride)
     rows = 64 if pixels <= FEWEST else 128
     programs = len(x) * x.shape[1] * pixels * layer.outputs // (rows * 128)
@@ -107,10 +107,10 @@ def _fitting(tile: Tile, deep: int, columns: int) -> Tile:
     return tile._replace(deep=min(tile.deep, deep), columns=min(tile.columns, columns))
 
 
-def _long_strips(tile: Tile, x: Tensor) -> Tile:
+def _long_strips(tile: Tile, x: Tensor, warps: int = WARPS) -> Tile:
     """Make strips as long as they can be with all of the GPU at work: where they meet, rows are computed twice."""
     members, _, high, wide, _ = x.shape
     strip = high
-    while strip > 4 and members * (IMAGES * wide // tile.rows) * (high // strip) * tile.warps < WARPS:
+    while strip > 4 and members * (IMAGES * wide // tile.rows) * (high // strip) * tile.warps < warps:
         strip //= 2
     return tile._replace(strip=strip)

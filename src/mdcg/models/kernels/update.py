@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mdcg.models.kernels.launch import launch
+from mdcg.models.kernels.launch import begin, launch
 
 BLOCK = 2048  # numbers, for four warps
 MOST = 480  # addresses that fit into the 4 KiB of a kernel's arguments
@@ -70,6 +70,7 @@ def move(
 
 @triton.jit
 def _note(table, addresses):
+    begin()
     for i in tl.static_range(len(addresses)):
         tl.store(table + i, addresses[i])
 
@@ -82,6 +83,7 @@ def _move(
     """Numbers of members are read as float64, and rounded when they are complete."""
     program = tl.program_id(0)
     i = tl.arange(0, TENSORS)
+    begin()
     firsts = tl.load(layout + i, i < tensors, other=2**31 - 1)
     own = tl.sum((firsts <= program).to(tl.int32), 0) - 1
     size = tl.load(layout + tensors + own)

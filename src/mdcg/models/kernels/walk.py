@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from mdcg.models.kernels.launch import begin
 from mdcg.models.kernels.sums import (
     AT_ONCE,
     finish_gradient,
@@ -83,6 +84,7 @@ def forward(
     from_x = x + first[:, None] * INPUTS + c[None, :]
     at = first[:, None] * OUTPUTS + o[None, :]
     w += k.to(tl.int64) * (9 * INPUTS * OUTPUTS)
+    begin()
     w0, w1, w2, w3, w4, w5, w6, w7, w8 = _taps(w, INPUTS, OUTPUTS, False)
     column = k * OUTPUTS + o
     width = tl.num_programs(1) * OUTPUTS
@@ -140,6 +142,7 @@ def input_gradient(
     from_dy = dy + first[:, None] * OUTPUTS + o[None, :]
     at = first[:, None] * INPUTS + c[None, :]
     w += k.to(tl.int64) * (9 * INPUTS * OUTPUTS)
+    begin()
     w0, w1, w2, w3, w4, w5, w6, w7, w8 = _taps(w, INPUTS, OUTPUTS, True)
     column = k * INPUTS + c
     width = tl.num_programs(1) * INPUTS
@@ -225,6 +228,7 @@ def weight_gradient(
     s6 = tl.zeros((INPUTS, OUTPUTS), tl.float32)
     s7 = tl.zeros((INPUTS, OUTPUTS), tl.float32)
     s8 = tl.zeros((INPUTS, OUTPUTS), tl.float32)
+    begin()
     for turn in range(walks):
         image = (tl.program_id(0) // strips * walks + turn) * (ROWS // WIDE) + pixel // WIDE
         inside = (image < images) & (pixel < ROWS // WIDE * WIDE)

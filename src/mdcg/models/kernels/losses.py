@@ -1,0 +1,173 @@
+"""Losses of single images: from an image's logits its loss, and the gradient of it, in one kernel instead of a dozen.
+
+A program takes the logits of one image. They may be a part of a wider row: a slice by classes is not copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from mdcg.models.kernels.launch import begin, launch
+
+FEWEST = 64  # classes, up to which all share a kernel
+
+#: What may have any value, or lie anywhere, for one and the same kernel.
+ANY = [
+    *("logits", "reference", "labels", "images", "classes", "old", "to_member", "to_image"),
+    *("label_to_member", "label_to_image", "reference_to_member", "reference_to_image"),
+]
+
+_Found = tuple[Tensor, Sequence[Tensor | None]]
+
+
+def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
+    """Compute `mdcg.methods.base.cross_entropies` without smoothing."""
+
+    def find(logits: Tensor) -> _Found:
+        loss, gradient = _rooms(logits, 1)
+        launch(
+            _cross_entropy, (loss.numel(),), logits, labels, loss, gradient, *_layout(logits), *labels.stride(),
+            SIZE=_size(logits.shape[-1]), num_warps=1,
+        )  # fmt: skip
+        return loss, [gradient]
+
+    return _apply(find, logits)
+
+
+def divergences(logits: Tensor, reference: Tensor) -> Tensor:
+    """Compute `mdcg.methods.base.kl_divergences`."""
+    sought = [own.requires_grad for own in (logits, reference)]
+
+    def find(logits: Tensor, reference: Tensor) -> _Found:
+        loss, first, second = _rooms(logits, 2)
+        launch(
+            _divergence, (loss.numel(),), logits, reference, loss, first, second, *_layout(logits),
+            *reference.stride()[:2], FIRST=sought[0], SECOND=sought[1], SIZE=_size(logits.shape[-1]), num_warps=1,
+        )  # fmt: skip
+        return loss, [own if asked else None for own, asked in zip((first, second), sought, strict=True)]
+
+    return _apply(find, logits, reference)
+
+
+def margins(logits: Tensor, labels: Tensor, old: int) -> Tensor:
+    """Compute `mdcg.methods.md.margin_loss`."""
+
+    def find(logits: Tensor) -> _Found:
+        loss, gradient = _rooms(logits, 1)
+        launch(
+            _margin, (loss.numel(),), logits, labels, loss, gradient, *_layout(logits), *labels.stride(), old,
+            SIZE=_size(logits.shape[-1]), num_warps=1,
+        )  # fmt: skip
+        return loss, [gradient]
+
+    return _apply(find, logits)
+
+
+class _WithGradients(torch.autograd.Function):
+    """A loss (K, images) that is found together with its gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, find: Callable[..., _Found], *logits: Tensor) -> Tensor:
+        loss, ctx.gradients = find(*logits)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *(None if own is None else own * dloss[..., None] for own in ctx.gradients)
+
+
+def _apply(find: Callable[..., _Found], *logits: Tensor) -> Tensor:
+    result: Tensor = _WithGradients.apply(find, *logits)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _rooms(logits: Tensor, gradients: int) -> tuple[Tensor, ...]:
+    """Room for the losses, and for so many gradients."""
+    return logits.new_empty(logits.shape[:-1]), *(logits.new_empty(logits.shape) for _ in range(gradients))
+
+
+def _layout(logits: Tensor) -> tuple[int, ...]:
+    _, images, classes = logits.shape
+    return images, classes, *logits.stride()[:2]
+
+
+def _size(classes: int) -> int:
+    return max(FEWEST, int(triton.next_power_of_2(classes)))
+
+
+@triton.jit
+def _softmax(logits, c, classes):
+    """Logits from a place on, the logarithm of their exponentials' sum, and the softmax; all 0 beyond the last."""
+    there = c < classes
+    z = tl.load(logits + c, there, other=-float("inf"))
+    top = tl.max(z, 0)
+    e = tl.exp(z - top)
+    total = tl.sum(e, 0)
+    return tl.where(there, z, 0.0), top + tl.log(total), e / total
+
+
+@triton.jit(do_not_specialize=ANY)
+def _cross_entropy(
+    logits, labels, loss, gradient, images, classes, to_member, to_image, label_to_member, label_to_image,
+    SIZE: tl.constexpr,
+):  # fmt: skip
+    """loss = log Σ exp(z) − z_y; its gradient is p − 1_y."""
+    place = tl.program_id(0)
+    k = place // images
+    i = place % images
+    c = tl.arange(0, SIZE)
+    begin()
+    own = c == tl.load(labels + k * label_to_member + i * label_to_image)
+    z, log_sum, p = _softmax(logits + k.to(tl.int64) * to_member + i * to_image, c, classes)
+    tl.store(loss + place, log_sum - tl.sum(tl.where(own, z, 0.0), 0))
+    tl.store(gradient + place.to(tl.int64) * classes + c, p - own.to(tl.float32), c < classes)
+
+
+@triton.jit(do_not_specialize=ANY)
+def _divergence(
+    logits, reference, loss, first, second, images, classes, to_member, to_image, reference_to_member,
+    reference_to_image, FIRST: tl.constexpr, SECOND: tl.constexpr, SIZE: tl.constexpr,
+):  # fmt: skip
+    """loss = KL(p ‖ q) = Σ p (log p − log q); its gradients are p (log p − log q − KL), by p's logits, and q − p."""
+    place = tl.program_id(0)
+    k = place // images
+    i = place % images
+    c = tl.arange(0, SIZE)
+    begin()
+    z, log_sum, p = _softmax(logits + k.to(tl.int64) * to_member + i * to_image, c, classes)
+    r, of_r, q = _softmax(reference + k.to(tl.int64) * reference_to_member + i * reference_to_image, c, classes)
+    apart = (z - log_sum) - (r - of_r)
+    divergence = tl.sum(p * apart, 0)
+    tl.store(loss + place, divergence)
+    at = place.to(tl.int64) * classes + c
+    if FIRST:
+        tl.store(first + at, p * (apart - divergence), c < classes)
+    if SECOND:
+        tl.store(second + at, q - p, c < classes)
+
+
+@triton.jit(do_not_specialize=ANY)
+def _margin(
+    logits, labels, loss, gradient, images, classes, to_member, to_image, label_to_member, label_to_image, old,
+    SIZE: tl.constexpr,
+):  # fmt: skip
+    """loss = max(0, max p_past − p_y + m), m = 1 / (classes − 1); past classes that are equally likely share it."""
+    place = tl.program_id(0)
+    k = place // images
+    i = place % images
+    c = tl.arange(0, SIZE)
+    begin()
+    own = (c == tl.load(labels + k * label_to_member + i * label_to_image)).to(tl.float32)
+    _, _, p = _softmax(logits + k.to(tl.int64) * to_member + i * to_image, c, classes)
+    highest = tl.max(tl.where(c < old, p, -1.0), 0)
+    value = highest - tl.sum(own * p, 0) + 1.0 / (classes - 1)
+    tl.store(loss + place, tl.where(value < 0, 0.0, value))  # a maximum would hide what is no number
+    likeliest = ((c < old) & (p == highest)).to(tl.float32)
+    by_p = tl.where(value < 0, 0.0, likeliest / tl.maximum(tl.sum(likeliest, 0), 1.0) - own)
+    tl.store(gradient + place.to(tl.int64) * classes + c, p * (by_p - tl.sum(p * by_p, 0)), c < classes)
