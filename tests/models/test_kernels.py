@@ -281,6 +281,7 @@ def test_copies_follow_their_weights(half: bool) -> None:
     """Made once, and again by whoever needs them after a weight has changed."""
     conv = Conv2d(2, 16, 32, 3)
     conv.initialise([np.random.default_rng(seed) for seed in range(2)])
+    conv.to(DEVICE)
 
     def wanted() -> Tensor:
         return conv.taps().bfloat16() if half else conv.taps().mT

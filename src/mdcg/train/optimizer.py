@@ -198,7 +198,7 @@ class SGD(Optimizer):
         momentum, decay, rates = self.momentum, self.weight_decay, list(self._rates(factor))
         if not (isinstance(momentum, float) and isinstance(decay, float)):
             return False
-        if not all(isinstance(lr, float) for lr, _ in rates):
+        if not all(isinstance(lr, float) for lr, _ in rates) or not all(map(_dense, self.parameters)):
             return False
         alike = self._in_order(gradients)  # in another order, numbers would be met one by one
         for lr, places in rates:
@@ -340,9 +340,13 @@ def _of_each(number: Number, like: Tensor) -> Tensor:
 
 def _in_one_piece(parameter: Tensor) -> bool:
     """Whether it is of float32, and one member after the other in memory, without gaps."""
-    dense = torch.empty_like(parameter, device="meta").stride() == parameter.stride()
     apart = parameter.stride(0) == parameter[0].numel() or not parameter.numel()
-    return parameter.dtype == torch.float32 and dense and apart
+    return parameter.dtype == torch.float32 and _dense(parameter) and apart
+
+
+def _dense(parameter: Tensor) -> bool:
+    """Whether there are no gaps between its numbers in memory."""
+    return torch.empty_like(parameter, device="meta").stride() == parameter.stride()
 
 
 def by_member(like: Tensor) -> bool:
