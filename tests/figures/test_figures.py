@@ -308,7 +308,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Pictures:
         patch.setattr(drift, "SHOWN", ("der", "replay", "md-cg"))  # that other figures train as well
         patch.setattr(forgetting, "SHOWN", ("naive", "replay", "md-cg"))
         patch.setattr(floats, "SHOWN", ("replay", "md-cg"))
-        for name, value in {"TASKS": 6, "FORWARDS": 2, "REPEATS": 2}.items():
+        for name, value in {"TASKS": 6, "FAR": (12,), "FORWARDS": 2, "REPEATS": 2}.items():
             patch.setattr(head_time, name, value)
         small: dict[str, Any] = {"scenario": "digits-3", "memory": 30, "epochs": 1, "batch_size": 128, "seeds": [0, 1]}
         several: dict[str, dict[str, Any]] = {

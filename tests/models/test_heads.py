@@ -188,7 +188,9 @@ def test_a_single_open_gate_costs_what_the_past_classes_do() -> None:
         head = grown(SingleOpenGate, [2] * tasks, 3, 1, gamma=1.0, cap=1.0)
         assert isinstance(head, SingleOpenGate)
         assert head.gates.outputs == 2 * (tasks - 1)
-        assert head.incidence.sum(0).tolist() == [1.0] * 2 * (tasks - 1) + [0.0] * 2
+        assert sum(buffer.numel() for buffer in head.buffers()) == 2  # γ and the cap, whatever the number of tasks
+        logarithms = torch.randn(1, 2 * (tasks - 1))
+        assert head.added_up(logarithms).tolist() == [[*logarithms[0].tolist(), 0.0, 0.0]]
 
 
 def test_scalar_gates_scale_a_whole_task() -> None:

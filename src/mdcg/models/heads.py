@@ -90,6 +90,10 @@ class CascadedGates(Head):
         super().grow(classes, head_rngs, gate_rngs)
         fresh = self.new_gates()
         self.gates.grow(len(fresh), gate_rngs)
+        self.note(fresh)
+
+    def note(self, fresh: list[range]) -> None:
+        """Note which classes the newest gates scale."""
         gates, total = self.gates.outputs, self.classes
         incidence = self.incidence.new_zeros(gates, total)
         incidence[: self.incidence.shape[0], : self.incidence.shape[1]] = self.incidence
@@ -105,7 +109,11 @@ class CascadedGates(Head):
         logits = super().forward(features)
         if not self.gates.outputs:
             return logits
-        return logits * torch.exp(self.log_openings(self.gates(features)) @ self.incidence)
+        return logits * torch.exp(self.added_up(self.log_openings(self.gates(features))))
+
+    def added_up(self, log_openings: Tensor) -> Tensor:
+        """The sum over each class's gates, (…, gates) → (…, classes)."""
+        return log_openings @ self.incidence.to(log_openings.dtype)
 
     def log_openings(self, gates: Tensor, member: int | None = None) -> Tensor:
         """The logarithm of how far gates open, of all members (K, batch, gates), or of one (batch, gates)."""
@@ -129,6 +137,12 @@ class SingleGate(CascadedGates):
     def new_gates(self) -> list[range]:
         start, end = sum(self.sizes[:-2]), sum(self.sizes[:-1])
         return [range(position, position + 1) for position in range(start, end)]
+
+    def note(self, fresh: list[range]) -> None:
+        """Nothing needs to be noted: gate number i is that of class number i, and the newest classes have none."""
+
+    def added_up(self, log_openings: Tensor) -> Tensor:
+        return F.pad(log_openings, (0, self.classes - self.gates.outputs))
 
 
 class ScalarGates(CascadedGates):

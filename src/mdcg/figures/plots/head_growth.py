@@ -14,22 +14,27 @@ from matplotlib.ticker import EngFormatter, NullFormatter
 from mdcg.figures import style
 from mdcg.figures.base import FIGURES, ModelFigure, Row
 from mdcg.figures.plots.models import features, given
-from mdcg.models.heads import CascadedGates
+from mdcg.models.heads import CascadedGates, SingleOpenGate
 from mdcg.recipes.recipe import Recipe
 
 CLASSES = 2  # of each task
 COUNTED = (1, 2, 3, 4, 5, 7, 10, 14, 20, 30, 40, 65, 100)  # numbers of tasks for which a real head is grown
+FAR = (200, 350, 500)  # the same for one that grows linearly
 MEMORIES = (200, 500, 1000, 2000)
-FORMULA, COUNT, MEMORY = "gates, by formula", "gates, counted in a head", "memory"
+FORMULA, COUNT = "cascaded gates", "cascaded, counted"
+LINEAR, LINEAR_COUNT = "one gate per class", "one per class, counted"
+MEMORY = "memory"
 LOOKS = {
     FORMULA: style.LOOKS[0] | {"marker": ""},
     COUNT: style.LOOKS[1] | {"linestyle": "", "markerfacecolor": "white"},
+    LINEAR: style.LOOKS[2] | {"marker": ""},
+    LINEAR_COUNT: style.LOOKS[3] | {"linestyle": "", "markerfacecolor": "white"},
 }
 
 
 @FIGURES.register("head-growth")
 class HeadGrowth(ModelFigure):
-    """Weights of the cascaded gates against the number of tasks, beside the pixels of a memory."""
+    """Weights of cascaded gates, and of one gate per class, against the number of tasks, beside a memory's pixels."""
 
     def measure(self, asked: Recipe) -> list[Row]:
         """Count the weights; `tasks` of a memory is the first number of tasks whose gates take more than it."""
@@ -39,11 +44,14 @@ class HeadGrowth(ModelFigure):
             {"what": MEMORY, "tasks": passing(size * pixels, inputs), "floats": size * pixels, "memory": size}
             for size in sorted(asked.memory or MEMORIES)
         ]
-        last = max(COUNTED[-1], *(math.ceil(1.1 * row["tasks"]) for row in memories))
-        grown = counted(inputs, COUNTED[-1])
+        last = max(FAR[-1], *(math.ceil(1.1 * row["tasks"]) for row in memories))
+        cascade = counted(CascadedGates(1, inputs, gamma=[1.0], beta=[10.0]), COUNTED[-1])
+        single = counted(SingleOpenGate(1, inputs, gamma=[1.0], cap=[1.0]), FAR[-1])
         rows = [
             *({"what": FORMULA, "tasks": tasks, "floats": formula(tasks, inputs)} for tasks in range(1, last + 1)),
-            *({"what": COUNT, "tasks": tasks, "floats": grown[tasks - 1]} for tasks in COUNTED),
+            *({"what": COUNT, "tasks": tasks, "floats": cascade[tasks - 1]} for tasks in COUNTED),
+            *({"what": LINEAR, "tasks": tasks, "floats": linear(tasks, inputs)} for tasks in range(1, last + 1)),
+            *({"what": LINEAR_COUNT, "tasks": tasks, "floats": single[tasks - 1]} for tasks in (*COUNTED, *FAR)),
             *memories,
         ]
         about = {"backbone": backbone, "features": inputs, "image": "×".join(map(str, shape))}
@@ -70,10 +78,10 @@ class HeadGrowth(ModelFigure):
 
     def caption(self, rows: Sequence[Row]) -> str:
         return (
-            f"Weights of all cascaded gates after so many tasks of {CLASSES} classes, by the formula "
-            f"t (t − 1) / 2 · {CLASSES} · features and counted in heads that were grown so far; horizontal lines: "
-            "pixels of a memory of so many images. Points mark the first number of tasks whose gates take more "
-            "than that memory."
+            f"Weights of all gates after so many tasks of {CLASSES} classes: cascaded, by the formula "
+            f"t (t − 1) / 2 · {CLASSES} · features, or one for each past class, (t − 1) · {CLASSES} · features, and "
+            "counted in heads that were grown so far; horizontal lines: pixels of a memory of so many images. Points "
+            "mark the first number of tasks whose cascaded gates take more than that memory."
         )
 
     def source(self, rows: Sequence[Row]) -> str:
@@ -97,9 +105,17 @@ def formula(tasks: int, features: int) -> int:
     return tasks * (tasks - 1) // 2 * CLASSES * features
 
 
-def counted(features: int, tasks: int) -> list[int]:
+def linear(tasks: int, features: int) -> int:
+    """The number of weights of one gate for each past class, after so many tasks.
+
+    >>> linear(5, 64)
+    512
+    """
+    return (tasks - 1) * CLASSES * features
+
+
+def counted(head: CascadedGates, tasks: int) -> list[int]:
     """The number of gate weights in a head that is grown, after each task."""
-    head = CascadedGates(1, features, gamma=[1.0], beta=[10.0])
     rngs = [np.random.default_rng(0)]
     found = []
     for _ in range(tasks):
