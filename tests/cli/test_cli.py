@@ -571,6 +571,13 @@ def test_a_table_tells_of_methods_that_train_otherwise(cli: Cli, tmp_path: Path)
     told = " ".join(cli(*words, "--out", tmp_path).out.split())
     assert "md-replay: lr 0.1, schedule cosine, weight_decay 0.0005, augment crop+randaugment" in told
     assert "md: " not in told
+    recipe = tmp_path / "two.yaml"
+    recipe.write_text("scenario: digits-2\nmemory: 20\nepochs: 1\naxes:\n  method: [md, md-replay]\n")
+    swept = cli("sweep", recipe, "--out", tmp_path)
+    assert "\nmd-replay: lr 0.1, schedule cosine, weight_decay 0.0005, augment crop+randaugment\n" in swept.out
+    recipe.write_text(recipe.read_text() + "  augment: [crop, crop+randaugment]\n")
+    swept = cli("sweep", recipe, "--out", tmp_path)
+    assert "\nmd-replay: lr 0.1, schedule cosine, weight_decay 0.0005\n" in swept.out  # the axis tells the rest
     alike = cli(
         *words, "--out", tmp_path, "--lr", 0.1, "--schedule", "cosine", "--weight-decay", 0, "--augment", "crop"
     )

@@ -17,7 +17,7 @@ from mdcg.execute.sweep import Sweep
 from mdcg.methods import METHODS
 from mdcg.metrics import spread
 from mdcg.recipes.grid import MEMORY, label
-from mdcg.report.terminal import STYLES
+from mdcg.report.terminal import STYLES, trained_otherwise
 from mdcg.results.settings import Setting, marks
 from mdcg.train.display import duration
 
@@ -110,7 +110,8 @@ def caption(settings: Sequence[Setting]) -> str:
     seeds = " to ".join(map(str, dict.fromkeys([counts[0], counts[-1]])))
     over = f"mean ± sample std over {seeds} seeds" if counts[-1] > 1 else "one seed"
     beside = "; below it the paper's" if any(setting.paper for setting in settings) else ""
-    return f"ACC | BWT-final in percent, {over}{beside}. Bold: best, underlined: second."
+    said = f"ACC | BWT-final in percent, {over}{beside}. Bold: best, underlined: second."
+    return "\n".join([said, *trained_otherwise(settings)])
 
 
 def sweep_json(sweep: Sweep, gathered: Sequence[Setting], undone: Undone) -> dict[str, Any]:

@@ -76,15 +76,23 @@ def _comparison(settings: Sequence[Setting], title: str, metrics: Mapping[str, s
 def _runs(settings: Sequence[Setting]) -> str:
     count = max(len(setting.runs) for setting in settings)
     said = f"percent, mean ± sample std over {count} seeds" if count > 1 else "percent, one seed"
-    return "\n".join([said, *dict.fromkeys(filter(None, (_trained_otherwise(one, settings) for one in settings)))])
+    return "\n".join([said, *trained_otherwise(settings)])
 
 
-def _trained_otherwise(setting: Setting, settings: Sequence[Setting]) -> str:
-    """How a method that brings its own training was trained, where others were not; else nothing."""
-    spec = setting.spec
-    keys = METHODS[spec.method].recipe if spec.method in METHODS.names() else ()
-    own = [key for key in keys if any(getattr(one.spec, key) != getattr(spec, key) for one in settings)]
-    return f"{setting.label}: {', '.join(f'{key} {getattr(spec, key)}' for key in own)}" if own else ""
+def trained_otherwise(settings: Sequence[Setting]) -> list[str]:
+    """How methods that bring their own training were trained, a line for each, where others were not."""
+    lines = []
+    for method in dict.fromkeys(setting.spec.method for setting in settings):
+        own = [setting.spec for setting in settings if setting.spec.method == method]
+        keys = METHODS[method].recipe if method in METHODS.names() else ()
+        alike = [key for key in keys if all(getattr(spec, key) == getattr(own[0], key) for spec in own)]
+        said = [
+            f"{key} {getattr(own[0], key)}"
+            for key in alike
+            if any(getattr(setting.spec, key) != getattr(own[0], key) for setting in settings)
+        ]
+        lines += [f"{method}: {', '.join(said)}"] if said else []
+    return lines
 
 
 def coloured_matrix(R: Matrix, width: int) -> RenderableType:
