@@ -2,7 +2,8 @@
 
     python benchmarks/gpu.py [--backbone resnet20] [--members 1 5 20 40] [--precisions fp32 tf32 bf16] [--profile]
                              [--out benchmarks/results]
-    python benchmarks/gpu.py --method gem [--task 5] [--memory 500] [--apart] [--backbone …] [--members …] …
+    python benchmarks/gpu.py --method md-replay [--task 2] [--memory 500] [--backbone …] [--members …] …
+    python benchmarks/gpu.py --method gem [--task 5] [--apart] …
 
 ResNet-20 on C10-5 or ResNet-18 on TyM-10, batch 32 and as many images from memory; random images of the dataset's
 shape and number, whose content does not matter for the time. Steps are measured in task 2, by device events over
@@ -14,8 +15,9 @@ hardware and the versions, to the folder --out.
 With --profile also the kernels of one step of the most members, by name: how often each is launched, its microseconds
 and its share. It is a plain step, with the kernels of a graph's; only the pauses between them differ.
 
-The second form is for GEM, whose steps grow with the tasks: a step of one task, with past tasks in as few passes as may
-be or, with --apart, in a pass each. It only prints.
+The second form is for any other method, as it trains by default: a step of one task. The steps of GEM grow with the
+tasks, so that it is the last one unless another is asked for; its past tasks go in as few passes as may be or, with
+--apart, in a pass each. These forms only print.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from torch.profiler import ProfilerActivity, profile
 from workload import Workload, workload_of
 
 from mdcg.data import Dataset
-from mdcg.methods.gem import Gem
+from mdcg.methods import METHODS
 from mdcg.train import past_tasks
 from mdcg.train import state as states
 from mdcg.train.checkpoint import Checkpoints
@@ -227,7 +229,7 @@ def measure(workload: Workload, members: int, precision: str, dataset: Dataset, 
     return Row(members, precision, first, step, each, total / members, shares, memory, eager, eager / each)
 
 
-def gem_row(group: Group, precision: str, task: int, repeats: int) -> str:
+def step_row(group: Group, precision: str, task: int, repeats: int) -> str:
     """A line of the table: K, precision, milliseconds of a step, of a member's, seconds of capturing, peak in GiB."""
     machine, members = compute("cuda", precision), len(group.members)
     torch.cuda.empty_cache()
@@ -261,20 +263,22 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def gem(workload: Workload, asked: argparse.Namespace) -> None:
-    """Print the table of GEM."""
-    if asked.apart:
-        past_tasks.AT_ONCE = 1
-    how = "a pass for each past task" if asked.apart else "past tasks together"
-    memory, task = asked.memory or workload.memory, asked.task or workload.tasks
-    network = BACKBONES[workload.backbone]
-    print(f"{workload.title}, GEM, {network}, batch 32, memory {memory}, task {task}; {how}")
+def one_step(workload: Workload, asked: argparse.Namespace) -> None:
+    """Print the table of a method."""
+    method = METHODS[asked.method]()
+    memory, task = asked.memory or workload.memory, asked.task or 2
+    about = f"{workload.title}, {asked.method}, {BACKBONES[workload.backbone]}, batch 32, memory {memory}"
+    if method.gradient_per_task:
+        task = asked.task or workload.tasks
+        past_tasks.AT_ONCE = 1 if asked.apart else past_tasks.AT_ONCE
+        about += ", a pass for each past task" if asked.apart else ", past tasks together"
+    print(f"{about}; task {task}")
     print(f"{'K':>3} {'':5}{'ms/step':>9}{'/member':>9}{'capture':>9}{'GiB':>6}")
     dataset = workload.dataset()
     for precision in asked.precisions:
-        groups = [workload.group(members, dataset, Gem(), memory) for members in asked.members]
+        groups = [workload.group(members, dataset, method, memory) for members in asked.members]
         for group in groups:
-            print(gem_row(group, precision, task - 1, asked.repeats), flush=True)
+            print(step_row(group, precision, task - 1, asked.repeats), flush=True)
         if asked.profile:
             most = max(groups, key=lambda group: len(group.members))
             print(kernel_table(kernels_of_step(most, precision, task - 1), len(most.members), precision), flush=True)
@@ -321,7 +325,7 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="+", default=["fp32", "tf32", "bf16"])
     parser.add_argument("--repeats", type=int, default=25)
     parser.add_argument("--profile", action="store_true")
-    parser.add_argument("--method", choices=("md-cg", "gem"), default="md-cg")
+    parser.add_argument("--method", choices=METHODS.names(), default="md-cg")
     parser.add_argument("--task", type=int)
     parser.add_argument("--memory", type=int)
     parser.add_argument("--apart", action="store_true")
@@ -343,10 +347,10 @@ def main() -> None:
     }
     print(head(about))
     with kept_on_device():
-        if asked.method == "gem":
-            gem(workload, asked)
-        else:
+        if asked.method == "md-cg":
             md_cg(workload, asked, about)
+        else:
+            one_step(workload, asked)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Their content does not matter for the time.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from mdcg.data import Dataset, Split
 from mdcg.methods import Method
 from mdcg.methods.md_cg import MDCG
 from mdcg.models import HEADS
-from mdcg.train.group import Group, Member, Training
+from mdcg.train.group import Group, Member, Numbers, Training
 
 BATCH = 32  # current images of a step, and as many from memory
 DIFFERENT = 1000  # random images; those after them are the same again
@@ -55,14 +56,18 @@ class Workload:
         return Split(torch.from_numpy(np.resize(some, (len(labels), *shape))), labels)
 
     def group(self, members: int, dataset: Dataset, method: Method | None = None, memory: int | None = None) -> Group:
-        """So many runs of MD-CG, or of another method."""
+        """So many runs of MD-CG, or of another method, with the training that it brings."""
         chosen = method or MDCG(lam=self.lam)
         settings = {name: default for name, (default, _) in HEADS[chosen.head].settings.items()}
-        return Group(
-            Training(self.tasks, self.backbone, chosen.head, epochs=self.epochs, batch_size=BATCH),
-            tuple(Member(seed, memory or self.memory, chosen, settings) for seed in range(members)),
-            dataset,
+        own: dict[str, Any] = dict(chosen.recipe)
+        augment = tuple(own.pop("augment").split("+")) if "augment" in own else ()
+        schedule = own.pop("schedule", "constant")
+        training = Training(
+            self.tasks, self.backbone, chosen.head, self.epochs, BATCH, schedule=schedule, augment=augment
         )
+        numbers = Numbers(**own)
+        runs = tuple(Member(seed, memory or self.memory, chosen, settings, numbers) for seed in range(members))
+        return Group(training, runs, dataset)
 
 
 C10_5 = Workload(

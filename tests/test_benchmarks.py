@@ -12,7 +12,7 @@ import torch
 
 from mdcg import paper
 from mdcg.data import registry
-from mdcg.methods.gem import Gem
+from mdcg.methods import METHODS
 from mdcg.train.epoch import steps_per_epoch
 from mdcg.train.precision import compute
 
@@ -43,14 +43,18 @@ def test_workloads_have_as_many_images_and_steps(backbone: str, images: tuple[in
     assert workload.steps == 313
 
 
-@pytest.mark.parametrize("method", [None, Gem()])
-def test_a_step_of_a_later_task(method: Gem | None) -> None:
-    """Its batch has images from memory; for MD-CG there is a teacher."""
+@pytest.mark.parametrize("name", [None, "gem", "md-replay"])
+def test_a_step_of_a_later_task(name: str | None) -> None:
+    """Its batch has images from memory; for MD-CG and its kin there is a teacher."""
     workload = replace(TYM_10, side=8, backbone="smallconv", memory=40)
+    method = METHODS[name]() if name else None
     group = workload.group(2, workload.dataset(per_class=4), method)
     trainer, state, draws = begin(group, compute("cpu", "fp32"), 1)
-    assert (state.teacher is None) == (method is not None)
-    assert trainer.batch(draws, 0).images.shape == (2, BATCH + (4 if method else BATCH), 3, 8, 8)
+    assert (state.teacher is None) == (name == "gem")
+    assert trainer.batch(draws, 0).images.shape == (2, BATCH + (4 if name == "gem" else BATCH), 3, 8, 8)
+    numbers, training = group.members[0].numbers, group.training
+    own = (numbers.lr, numbers.weight_decay, training.schedule, training.augment)
+    assert own == ((0.1, 5e-4, "cosine", ("randaugment",)) if name == "md-replay" else (0.01, 0, "constant", ()))
     assert (draws.labels[:, :, BATCH:] < 20).all()
     assert (draws.labels[:, :, :BATCH] >= 20).all()
 
