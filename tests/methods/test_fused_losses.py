@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from mdcg.errors import MdcgError
 from mdcg.methods.base import cross_entropies, kl_divergences
 from mdcg.methods.md import margin_loss
 from mdcg.models import kernels
@@ -95,10 +96,40 @@ def test_what_is_no_number_is_not_hidden() -> None:
     logits = drawn(0, 1, 2, 4)
     logits[0, 1, 0] = torch.nan
     labels = torch.tensor([[3, 3]], device=DEVICE)
+    logits.requires_grad_()
     with kernels.use(True):
         found = [cross_entropies(logits, labels), kl_divergences(logits, logits), margin_loss(logits, labels, 2)]
     for loss in found:
         assert loss.isnan().tolist() == [[False, True]]
+        (gradient,) = torch.autograd.grad(loss.sum(), logits)
+        assert gradient.isnan().any(-1).tolist() == [[False, True]]
+
+
+@pytest.mark.parametrize("label", [-1, 4, 7, -100])
+def test_labels_that_are_no_class(label: int) -> None:
+    """A mistake, which must not train on; but for the label that torch ignores."""
+    logits = drawn(0, 1, 2, 4).requires_grad_()
+    labels = torch.tensor([[2, label]], device=DEVICE)
+    with kernels.use(True):
+        entropy, margin = cross_entropies(logits, labels), margin_loss(logits, labels, 2)
+    (gradient,) = torch.autograd.grad(entropy.sum(), logits)
+    assert margin.isnan().tolist() == [[False, True]]
+    if label == -100:
+        torch.testing.assert_close(entropy, cross_entropies(logits.double(), labels).float())
+        assert entropy[0, 1] == 0
+        assert not gradient[0, 1].any()
+    else:
+        assert entropy.isnan().tolist() == [[False, True]]
+        assert gradient.isnan().any(-1).tolist() == [[False, True]]
+
+
+def test_a_derivative_of_a_derivative_is_refused() -> None:
+    """It would be that of a constant."""
+    logits = drawn(0, 1, 2, 4).requires_grad_()
+    with kernels.use(True):
+        loss = cross_entropies(logits, torch.zeros(1, 2, dtype=torch.int64, device=DEVICE))
+    with pytest.raises(MdcgError, match="no second derivatives; set MDCG_KERNELS=plain"):
+        torch.autograd.grad(loss.sum(), logits, create_graph=True)
 
 
 def test_others_are_left_to_plain_code() -> None:
@@ -108,5 +139,7 @@ def test_others_are_left_to_plain_code() -> None:
         assert not kernels.take(rows, rows.double())
         assert not kernels.take(rows.transpose(1, 2))
         assert not kernels.take(rows, rows[:, :1])
+        assert not kernels.take(rows[0])
+        assert not kernels.take(rows, labels=torch.zeros(2, 2))
         assert not kernels.take(torch.zeros(1, 1, kernels.MOST + 1, device=DEVICE))
     assert not kernels.take(rows)

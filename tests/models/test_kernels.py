@@ -98,6 +98,19 @@ def test_training_pass_is_that_of_the_modules(
         assert relative(ours, theirs) < 1e-5, name
 
 
+@pytest.mark.parametrize(("widths", "large_stem"), [((16, 32), False), ((64, 128), True)])
+@pytest.mark.parametrize("training", [True, False])
+def test_what_is_no_number_reaches_the_features(training: bool, widths: tuple[int, ...], large_stem: bool) -> None:
+    """Through every ReLU and the pooling, from the first convolution of one member, and to that member alone."""
+    net = resnet(2, 0, torch.float32, widths, 1, large_stem).train(training)
+    with torch.no_grad():
+        net.conv.weight[1] = torch.nan
+    with kernels.use(True), torch.no_grad():
+        features = net(torch.randn(2, 3, 3, 8, 8, device=DEVICE))
+    assert features[0].isfinite().all()
+    assert features[1].isnan().all()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("taps", [1, 3])
 def test_a_weight_gradient_in_few_parts(monkeypatch: pytest.MonkeyPatch, taps: int) -> None:

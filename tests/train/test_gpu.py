@@ -272,6 +272,8 @@ def test_the_fused_update_is_the_plain_one(precision: str, monkeypatch: pytest.M
                 if conv.copy is not None:
                     wanted = conv.taps().bfloat16() if precision == "bf16" else conv.taps().mT
                     assert torch.equal(conv.copy[1], wanted)
+        assert isinstance(state.optimizer, SGD)
+        assert (state.optimizer._plan is not None) == fused  # it was made with the kernel
         found.append(state)
     for ours, theirs in zip(*(state.optimizer.parameters for state in found), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=2e-6, atol=1e-7)

@@ -297,7 +297,7 @@ def cross_entropies(logits: Tensor, labels: Tensor, smoothing: Tensor | None = N
     With `smoothing` (K,), a label is 1 − ε of its own class and ε of all classes alike, as in torch; classes whose
     logit is −∞ are none.
     """
-    if smoothing is None and kernels.take(logits):
+    if smoothing is None and kernels.take(logits, labels=labels):
         from mdcg.models.kernels import losses
 
         return losses.cross_entropies(logits, labels)

@@ -116,7 +116,7 @@ class MarginDampening(Method):
 
 def margin_loss(logits: Tensor, labels: Tensor, old: int) -> Tensor:
     """The margin loss MD_t of each image (Eq. 4): (K, batch, classes), (K, batch) → (K, batch)."""
-    if kernels.take(logits):
+    if kernels.take(logits, labels=labels):
         from mdcg.models.kernels import losses
 
         return losses.margins(logits, labels, old)

@@ -250,7 +250,9 @@ class Trainer:
     def _plain_step(self, state: State, draws: EpochDraws, resting: bool) -> int:
         if not self._plain_steps:
             self.prepare(state, draws)
-        self.train_step(state, draws, state.step, resting)
+        # The last one as if members rested: nothing is compiled while a graph is captured, and all that train do so.
+        rehearsed = self.graphs and self._plain_steps + 1 == WARM_UP
+        self.train_step(state, draws, state.step, resting or rehearsed)
         self._plain_steps += 1
         if self.graphs and self._plain_steps == WARM_UP:
             self._graph = GraphedSteps(partial(self.train_step, state), draws)

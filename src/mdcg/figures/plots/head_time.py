@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -27,6 +28,7 @@ FAR = (50, 100, 200, 500)  # and further ones, for those that can go so far
 CASCADED = 200  # tasks up to which cascaded gates go: at 500 the matrix that adds them up would take a GiB
 CLASSES = 2  # of each task
 BATCH = 32
+MARKED = (1, 2, 5, 10, 15, 20)  # numbers of tasks; and all further ones
 FORWARDS = 100  # of a head, in each measurement
 REPEATS = 5
 GATES, PLAIN, PER_GATE, WHOLE = "cascaded gates", "incremental head", "one module per gate", "whole model"
@@ -75,19 +77,20 @@ class HeadTime(ModelFigure):
 
     def draw(self, rows: Sequence[Row]) -> Drawing:
         drawing, axes = style.panels(1, 2, height=2.8)
-        for ax, heads, last in zip(axes, ((GATES, PLAIN, SINGLE), ORDER), (TASKS, None), strict=True):
+        last = max(row["tasks"] for row in rows if row["head"] == WHOLE)  # up to which all heads were timed
+        for ax, heads, end in zip(axes, ((GATES, PLAIN, SINGLE), ORDER), (last, math.inf), strict=True):
             for head in heads:
-                own = [row for row in rows if row["head"] == head and (last is None or row["tasks"] <= last)]
+                own = [row for row in rows if row["head"] == head and row["tasks"] <= end]
                 tasks = sorted({row["tasks"] for row in own})
                 times = [[row["milliseconds"] for row in own if row["tasks"] == task] for task in tasks]
                 low, middle, high = (np.array([np.quantile(some, q) for some in times]) for q in (0.25, 0.5, 0.75))
                 look = style.LOOKS[ORDER.index(head)]
-                marked = [place for place, count in enumerate(tasks) if count in (1, 2, 5, 10, 15, 20, *FAR)]
+                marked = [place for place, count in enumerate(tasks) if count in MARKED or count > last]
                 ax.plot(tasks, middle, label=head, markevery=marked, **look)
                 ax.fill_between(tasks, low, high, color=look["color"], alpha=0.2, linewidth=0)
             ax.set_xlabel(f"tasks learned, {CLASSES} classes each")
-        axes[0].set_title(f"A  Up to {TASKS} tasks")
-        axes[0].set_xticks([1, *range(5, TASKS + 1, 5)])
+        axes[0].set_title(f"A  Up to {last} tasks")
+        axes[0].set_xticks([1, *range(5, last + 1, 5)])
         axes[0].set_ylabel("time of one forward (ms)")
         axes[0].set_ylim(bottom=0)
         axes[1].set_title("B  Further, and the whole model")

@@ -61,7 +61,9 @@ def fit(maps: int, wide: int) -> bool:
     return maps < 2**31 and wide <= WIDEST
 
 
-def take(*logits: Tensor) -> bool:
-    """Whether the fused kernels are in use, and those for losses take such logits (K, images, classes)."""
-    rows = (own.dtype == torch.float32 and own.stride(-1) == 1 and own.shape[-1] <= MOST for own in logits)
-    return in_use() and all(rows) and len({own.shape for own in logits}) == 1
+def take(*logits: Tensor, labels: Tensor | None = None) -> bool:
+    """Whether the fused kernels are in use, and those for losses take such logits (K, images, classes) and labels."""
+    shape = logits[0].shape
+    if not in_use() or len(shape) != 3 or shape[-1] > MOST or (labels is not None and labels.shape != shape[:2]):
+        return False
+    return all(own.shape == shape and own.dtype == torch.float32 and own.stride(-1) == 1 for own in logits)

@@ -26,6 +26,7 @@ from mdcg.models.kernels.sums import (
     finish_weight,
     is_last,
     leave,
+    relu,
     running_affine,
 )
 
@@ -117,7 +118,7 @@ def forward(
         if RESIDUAL:
             result += tl.load(residual + at, mask, other=0).to(tl.float32)
         if RELU:
-            result = tl.maximum(result, 0.0)
+            result = relu(result)
         tl.store(y + at, result.to(y.dtype.element_ty), mask)
 
 

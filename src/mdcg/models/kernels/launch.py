@@ -23,8 +23,8 @@ _pool = ThreadPoolExecutor(os.cpu_count(), "compile")
 
 
 def _overlapping() -> bool:
-    """Whether Triton and all GPUs here know of programmatic dependent launch."""
-    gpus = range(torch.cuda.device_count())
+    """Whether Triton and all GPUs here, NVIDIA's, know of programmatic dependent launch."""
+    gpus = range(torch.cuda.device_count() if torch.version.hip is None else 0)
     return (
         bool(gpus) and hasattr(tl.extra.cuda, "gdc_wait") and min(map(torch.cuda.get_device_capability, gpus)) >= (9,)
     )

@@ -13,9 +13,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from mdcg.errors import MdcgError
 from mdcg.models.kernels.launch import begin, launch
 
 FEWEST = 64  # classes, up to which all share a kernel
+IGNORED = tl.constexpr(-100)  # a label that has no loss, as in torch
 
 #: What may have any value, or lie anywhere, for one and the same kernel.
 ANY = [
@@ -79,6 +81,8 @@ class _WithGradients(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # for a derivative of this one, which would be taken for a constant
+            raise MdcgError("fused losses have no second derivatives; set MDCG_KERNELS=plain to do without them.")
         return None, *(None if own is None else own * dloss[..., None] for own in ctx.gradients)
 
 
@@ -112,6 +116,12 @@ def _softmax(logits, c, classes):
     return tl.where(there, z, 0.0), top + tl.log(total), e / total
 
 
+@triton.jit
+def _one(label, classes):
+    """1, if there is such a class; if not, it is a mistake, and no number."""
+    return tl.where((label >= 0) & (label < classes), 1.0, float("nan"))
+
+
 @triton.jit(do_not_specialize=ANY)
 def _cross_entropy(
     logits, labels, loss, gradient, images, classes, to_member, to_image, label_to_member, label_to_image,
@@ -123,10 +133,13 @@ def _cross_entropy(
     i = place % images
     c = tl.arange(0, SIZE)
     begin()
-    own = c == tl.load(labels + k * label_to_member + i * label_to_image)
+    label = tl.load(labels + k * label_to_member + i * label_to_image)
+    own = c == label
     z, log_sum, p = _softmax(logits + k.to(tl.int64) * to_member + i * to_image, c, classes)
-    tl.store(loss + place, log_sum - tl.sum(tl.where(own, z, 0.0), 0))
-    tl.store(gradient + place.to(tl.int64) * classes + c, p - own.to(tl.float32), c < classes)
+    value = _one(label, classes) * (log_sum - tl.sum(tl.where(own, z, 0.0), 0))
+    tl.store(loss + place, tl.where(label == IGNORED, 0.0, value))
+    by_z = tl.where(label == IGNORED, 0.0, _one(label, classes) * (p - own.to(tl.float32)))
+    tl.store(gradient + place.to(tl.int64) * classes + c, by_z, c < classes)
 
 
 @triton.jit(do_not_specialize=ANY)
@@ -163,11 +176,12 @@ def _margin(
     i = place % images
     c = tl.arange(0, SIZE)
     begin()
-    own = (c == tl.load(labels + k * label_to_member + i * label_to_image)).to(tl.float32)
+    label = tl.load(labels + k * label_to_member + i * label_to_image)
+    own = (c == label).to(tl.float32)
     _, _, p = _softmax(logits + k.to(tl.int64) * to_member + i * to_image, c, classes)
     highest = tl.max(tl.where(c < old, p, -1.0), 0)
-    value = highest - tl.sum(own * p, 0) + 1.0 / (classes - 1)
+    value = _one(label, classes) * (highest - tl.sum(own * p, 0) + 1.0 / (classes - 1))
     tl.store(loss + place, tl.where(value < 0, 0.0, value))  # a maximum would hide what is no number
     likeliest = ((c < old) & (p == highest)).to(tl.float32)
-    by_p = tl.where(value < 0, 0.0, likeliest / tl.maximum(tl.sum(likeliest, 0), 1.0) - own)
+    by_p = tl.where(value < 0, 0.0, _one(label, classes) * likeliest / tl.maximum(tl.sum(likeliest, 0), 1.0) - own)
     tl.store(gradient + place.to(tl.int64) * classes + c, p * (by_p - tl.sum(p * by_p, 0)), c < classes)

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from mdcg.models.kernels.launch import begin
-from mdcg.models.kernels.sums import AT_ONCE, finish_gradient, is_last, leave
+from mdcg.models.kernels.sums import AT_ONCE, finish_gradient, is_last, leave, relu
 
 
 @triton.jit
@@ -31,7 +31,7 @@ def apply(
     if RESIDUAL:
         value += tl.load(residual + at, mask, other=0).to(tl.float32)
     if RELU:
-        value = tl.maximum(value, 0.0)
+        value = relu(value)
     tl.store(y + at, value.to(y.dtype.element_ty), mask)
 
 

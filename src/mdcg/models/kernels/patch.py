@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from mdcg.models.kernels.launch import begin
-from mdcg.models.kernels.sums import AT_ONCE, finish_moments, finish_weight, is_last, leave, running_affine
+from mdcg.models.kernels.sums import AT_ONCE, finish_moments, finish_weight, is_last, leave, relu, running_affine
 
 
 @triton.jit
@@ -71,7 +71,7 @@ def forward(
         scale, shift = running_affine(weight, bias, running_mean, running_var, column, eps)
         result = result * scale + shift
         if RELU:
-            result = tl.maximum(result, 0.0)
+            result = relu(result)
         tl.store(y + at, result.to(y.dtype.element_ty), mask)
 
 

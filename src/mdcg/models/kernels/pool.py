@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from mdcg.models.kernels.launch import begin
-from mdcg.models.kernels.sums import AT_ONCE, finish_gradient, is_last, leave
+from mdcg.models.kernels.sums import AT_ONCE, finish_gradient, is_last, leave, relu
 
 
 @triton.jit
@@ -42,8 +42,8 @@ def forward(
         there = ((row < rows) & (down >= 0) & (down < HIGH) & (right >= 0) & (right < WIDE))[:, None]
         value = tl.load(from_x + (tap // 3 * WIDE + tap % 3) * CHANNELS, there, other=0).to(tl.float32)
         if TRAINING:
-            value = tl.maximum(value * scale + shift, 0.0)
-        better = there & (value > best)
+            value = relu(value * scale + shift)
+        better = there & ((value > best) | (value != value))  # what is no number wins
         best = tl.where(better, value, best)
         winner = tl.where(better, tap, winner)
     at = (k.to(tl.int64) * rows + row)[:, None] * CHANNELS + c[None, :]

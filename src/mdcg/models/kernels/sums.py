@@ -19,6 +19,12 @@ AT_ONCE = tl.constexpr(2048)  # partial sums that a program of four warps adds u
 
 
 @triton.jit
+def relu(x):
+    """max(x, 0), but what is no number stays so: a plain maximum of a GPU would make it 0."""
+    return tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def leave(sums, part, parts, column, width, first, second):
     """Store the two partial sums of one program."""
     tl.store(sums + part * width + column, first)
@@ -52,7 +58,7 @@ def finish_moments(
     """Mean and variance from partial sums around the running mean; then the running statistics move on."""
     off, square = _added_up(sums, parts, column, width, AT_ONCE, COLUMNS)
     off /= rows
-    variance = tl.maximum(square / rows - off * off, 0.0)
+    variance = relu(square / rows - off * off)
     old_mean = tl.load(running_mean + column)
     old_var = tl.load(running_var + column)
     mean = old_mean + off

@@ -18,6 +18,7 @@ from mdcg.models.kernels.sums import (
     finish_weight,
     is_last,
     leave,
+    relu,
     running_affine,
 )
 
@@ -114,7 +115,7 @@ def forward(
             if RESIDUAL:
                 result += tl.load(residual + to, mask, other=0).to(tl.float32)
             if RELU:
-                result = tl.maximum(result, 0.0)
+                result = relu(result)
         tl.store(y + to, result.to(y.dtype.element_ty), mask)
     if MOMENTS:
         parts = tl.num_programs(0)
