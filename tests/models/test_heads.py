@@ -190,7 +190,7 @@ def test_a_single_open_gate_costs_what_the_past_classes_do() -> None:
         assert head.gates.outputs == 2 * (tasks - 1)
         assert sum(buffer.numel() for buffer in head.buffers()) == 2  # γ and the cap, whatever the number of tasks
         logarithms = torch.randn(1, 2 * (tasks - 1))
-        assert head.added_up(logarithms).tolist() == [[*logarithms[0].tolist(), 0.0, 0.0]]
+        assert head.add_up(logarithms).tolist() == [[*logarithms[0].tolist(), 0.0, 0.0]]
 
 
 def test_scalar_gates_scale_a_whole_task() -> None:

@@ -90,9 +90,9 @@ class CascadedGates(Head):
         super().grow(classes, head_rngs, gate_rngs)
         fresh = self.new_gates()
         self.gates.grow(len(fresh), gate_rngs)
-        self.note(fresh)
+        self.note_gates(fresh)
 
-    def note(self, fresh: list[range]) -> None:
+    def note_gates(self, fresh: list[range]) -> None:
         """Note which classes the newest gates scale."""
         gates, total = self.gates.outputs, self.classes
         incidence = self.incidence.new_zeros(gates, total)
@@ -109,9 +109,9 @@ class CascadedGates(Head):
         logits = super().forward(features)
         if not self.gates.outputs:
             return logits
-        return logits * torch.exp(self.added_up(self.log_openings(self.gates(features))))
+        return logits * torch.exp(self.add_up(self.log_openings(self.gates(features))))
 
-    def added_up(self, log_openings: Tensor) -> Tensor:
+    def add_up(self, log_openings: Tensor) -> Tensor:
         """The sum over each class's gates, (…, gates) → (…, classes)."""
         return log_openings @ self.incidence.to(log_openings.dtype)
 
@@ -138,10 +138,10 @@ class SingleGate(CascadedGates):
         start, end = sum(self.sizes[:-2]), sum(self.sizes[:-1])
         return [range(position, position + 1) for position in range(start, end)]
 
-    def note(self, fresh: list[range]) -> None:
-        """Nothing needs to be noted: gate number i is that of class number i, and the newest classes have none."""
+    def note_gates(self, fresh: list[range]) -> None:
+        """Note nothing: gate number i is that of class number i, and the newest classes have none."""
 
-    def added_up(self, log_openings: Tensor) -> Tensor:
+    def add_up(self, log_openings: Tensor) -> Tensor:
         return F.pad(log_openings, (0, self.classes - self.gates.outputs))
 
 

@@ -66,7 +66,7 @@ def _measure_gates(head: CascadedGates, k: int, features: Tensor, labels: Ints) 
     logits = _of_member(head.classifier, k, features)
     openings = head.log_openings(_of_member(head.gates, k, features), k)
     closed = -torch.expm1(openings)
-    products = head.added_up(openings)  # as logarithms
+    products = head.add_up(openings)  # as logarithms
     gated, plain = (logits * products.exp()).argmax(1), logits.argmax(1)
     truth = torch.from_numpy(labels).to(plain.device)
     return {
