@@ -20,7 +20,8 @@ from mdcg.methods import METHODS
 from mdcg.methods.base import Passes, Value
 from mdcg.models import HEADS
 from mdcg.recipes.presets import usual_augment, with_own
-from mdcg.recipes.recipe import LARGEST, check_head, explain, methods_own, resolve_settings
+from mdcg.recipes.recipe import LARGEST, methods_own
+from mdcg.recipes.settings import check_head, explain, resolve_settings
 from mdcg.saved import SavedModel, Setup
 
 FIXED = ("method", "head", "backbone", "seed")  # once something is learned

@@ -17,7 +17,7 @@ from mdcg import paper
 from mdcg.errors import MdcgError
 from mdcg.files import open_file
 from mdcg.methods.base import Preset
-from mdcg.recipes.recipe import explain
+from mdcg.recipes.settings import explain
 
 NOTES = "notes.yaml"
 Noted = Mapping[tuple[paper.Cell, Preset], str]  # what is said of each cell

@@ -16,7 +16,8 @@ from mdcg.errors import MdcgError
 from mdcg.methods import METHODS, Method, Step, stack
 from mdcg.methods.base import NeedsHead, Passes, TrainsOn
 from mdcg.models import HEADS
-from mdcg.recipes.recipe import checked_recipe, explain
+from mdcg.recipes.recipe import checked_recipe
+from mdcg.recipes.settings import explain
 from mdcg.scenario import Stream
 from mdcg.testing.groups import (
     CPU,
