@@ -30,16 +30,12 @@ _Found = tuple[Tensor, Sequence[Tensor | None]]
 
 def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
     """Compute `mdcg.methods.base.cross_entropies` without smoothing."""
+    return _of_labels(_cross_entropy, logits, labels)
 
-    def find(logits: Tensor) -> _Found:
-        loss, gradient = _rooms(logits, 1)
-        launch(
-            _cross_entropy, (loss.numel(),), logits, labels, loss, gradient, *_layout(logits), *labels.stride(),
-            SIZE=_size(logits.shape[-1]), num_warps=1,
-        )  # fmt: skip
-        return loss, [gradient]
 
-    return _apply(find, logits)
+def margins(logits: Tensor, labels: Tensor, old: int) -> Tensor:
+    """Compute `mdcg.methods.md.margin_loss`."""
+    return _of_labels(_margin, logits, labels, old)
 
 
 def divergences(logits: Tensor, reference: Tensor) -> Tensor:
@@ -47,24 +43,25 @@ def divergences(logits: Tensor, reference: Tensor) -> Tensor:
     sought = [own.requires_grad for own in (logits, reference)]
 
     def find(logits: Tensor, reference: Tensor) -> _Found:
-        loss, first, second = _rooms(logits, 2)
+        loss = logits.new_empty(logits.shape[:-1])
+        gradients = [logits.new_empty(logits.shape) if asked else None for asked in sought]
         launch(
-            _divergence, (loss.numel(),), logits, reference, loss, first, second, *_layout(logits),
-            *reference.stride()[:2], FIRST=sought[0], SECOND=sought[1], SIZE=_size(logits.shape[-1]), num_warps=1,
+            _divergence, (loss.numel(),), logits, reference, loss, *gradients, *_layout(logits),
+            *reference.stride()[:2], FIRST=sought[0], SECOND=sought[1], SIZE=_size(logits), num_warps=1,
         )  # fmt: skip
-        return loss, [own if asked else None for own, asked in zip((first, second), sought, strict=True)]
+        return loss, gradients
 
     return _apply(find, logits, reference)
 
 
-def margins(logits: Tensor, labels: Tensor, old: int) -> Tensor:
-    """Compute `mdcg.methods.md.margin_loss`."""
+def _of_labels(kernel: Any, logits: Tensor, labels: Tensor, *more: int) -> Tensor:
+    """Find a loss of logits and labels."""
 
     def find(logits: Tensor) -> _Found:
-        loss, gradient = _rooms(logits, 1)
+        loss, gradient = logits.new_empty(logits.shape[:-1]), logits.new_empty(logits.shape)
         launch(
-            _margin, (loss.numel(),), logits, labels, loss, gradient, *_layout(logits), *labels.stride(), old,
-            SIZE=_size(logits.shape[-1]), num_warps=1,
+            kernel, (loss.numel(),), logits, labels, loss, gradient, *_layout(logits), *labels.stride(), *more,
+            SIZE=_size(logits), num_warps=1,
         )  # fmt: skip
         return loss, [gradient]
 
@@ -91,18 +88,20 @@ def _apply(find: Callable[..., _Found], *logits: Tensor) -> Tensor:
     return result
 
 
-def _rooms(logits: Tensor, gradients: int) -> tuple[Tensor, ...]:
-    """Room for the losses, and for so many gradients."""
-    return logits.new_empty(logits.shape[:-1]), *(logits.new_empty(logits.shape) for _ in range(gradients))
-
-
 def _layout(logits: Tensor) -> tuple[int, ...]:
     _, images, classes = logits.shape
     return images, classes, *logits.stride()[:2]
 
 
-def _size(classes: int) -> int:
-    return max(FEWEST, int(triton.next_power_of_2(classes)))
+def _size(logits: Tensor) -> int:
+    return max(FEWEST, int(triton.next_power_of_2(logits.shape[-1])))
+
+
+@triton.jit
+def _row(tensor, images, to_member, to_image):
+    """Where the numbers of this program's image begin."""
+    place = tl.program_id(0)
+    return tensor + (place // images).to(tl.int64) * to_member + place % images * to_image
 
 
 @triton.jit
@@ -117,8 +116,8 @@ def _softmax(logits, c, classes):
 
 
 @triton.jit
-def _one(label, classes):
-    """1, if there is such a class; if not, it is a mistake, and no number."""
+def _one_or_nan(label, classes):
+    """1, if there is such a class; NaN, if the label is a mistake."""
     return tl.where((label >= 0) & (label < classes), 1.0, float("nan"))
 
 
@@ -128,18 +127,16 @@ def _cross_entropy(
     SIZE: tl.constexpr,
 ):  # fmt: skip
     """loss = log Σ exp(z) − z_y; its gradient is p − 1_y."""
-    place = tl.program_id(0)
-    k = place // images
-    i = place % images
+    place = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, SIZE)
     begin()
-    label = tl.load(labels + k * label_to_member + i * label_to_image)
+    label = tl.load(_row(labels, images, label_to_member, label_to_image))
     own = c == label
-    z, log_sum, p = _softmax(logits + k.to(tl.int64) * to_member + i * to_image, c, classes)
-    value = _one(label, classes) * (log_sum - tl.sum(tl.where(own, z, 0.0), 0))
+    z, log_sum, p = _softmax(_row(logits, images, to_member, to_image), c, classes)
+    value = _one_or_nan(label, classes) * (log_sum - tl.sum(tl.where(own, z, 0.0), 0))
     tl.store(loss + place, tl.where(label == IGNORED, 0.0, value))
-    by_z = tl.where(label == IGNORED, 0.0, _one(label, classes) * (p - own.to(tl.float32)))
-    tl.store(gradient + place.to(tl.int64) * classes + c, by_z, c < classes)
+    by_z = tl.where(label == IGNORED, 0.0, _one_or_nan(label, classes) * (p - own.to(tl.float32)))
+    tl.store(gradient + place * classes + c, by_z, c < classes)
 
 
 @triton.jit(do_not_specialize=ANY)
@@ -148,17 +145,15 @@ def _divergence(
     reference_to_image, FIRST: tl.constexpr, SECOND: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """loss = KL(p ‖ q) = Σ p (log p − log q); its gradients are p (log p − log q − KL), by p's logits, and q − p."""
-    place = tl.program_id(0)
-    k = place // images
-    i = place % images
+    place = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, SIZE)
     begin()
-    z, log_sum, p = _softmax(logits + k.to(tl.int64) * to_member + i * to_image, c, classes)
-    r, of_r, q = _softmax(reference + k.to(tl.int64) * reference_to_member + i * reference_to_image, c, classes)
+    z, log_sum, p = _softmax(_row(logits, images, to_member, to_image), c, classes)
+    r, of_r, q = _softmax(_row(reference, images, reference_to_member, reference_to_image), c, classes)
     apart = (z - log_sum) - (r - of_r)
     divergence = tl.sum(p * apart, 0)
     tl.store(loss + place, divergence)
-    at = place.to(tl.int64) * classes + c
+    at = place * classes + c
     if FIRST:
         tl.store(first + at, p * (apart - divergence), c < classes)
     if SECOND:
@@ -171,17 +166,17 @@ def _margin(
     SIZE: tl.constexpr,
 ):  # fmt: skip
     """loss = max(0, max p_past − p_y + m), m = 1 / (classes − 1); past classes that are equally likely share it."""
-    place = tl.program_id(0)
-    k = place // images
-    i = place % images
+    place = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, SIZE)
     begin()
-    label = tl.load(labels + k * label_to_member + i * label_to_image)
+    label = tl.load(_row(labels, images, label_to_member, label_to_image))
     own = (c == label).to(tl.float32)
-    _, _, p = _softmax(logits + k.to(tl.int64) * to_member + i * to_image, c, classes)
+    _, _, p = _softmax(_row(logits, images, to_member, to_image), c, classes)
     highest = tl.max(tl.where(c < old, p, -1.0), 0)
-    value = _one(label, classes) * (highest - tl.sum(own * p, 0) + 1.0 / (classes - 1))
+    value = _one_or_nan(label, classes) * (highest - tl.sum(own * p, 0) + 1.0 / (classes - 1))
     tl.store(loss + place, tl.where(value < 0, 0.0, value))  # a maximum would hide what is no number
     likeliest = ((c < old) & (p == highest)).to(tl.float32)
-    by_p = tl.where(value < 0, 0.0, _one(label, classes) * likeliest / tl.maximum(tl.sum(likeliest, 0), 1.0) - own)
-    tl.store(gradient + place.to(tl.int64) * classes + c, p * (by_p - tl.sum(p * by_p, 0)), c < classes)
+    by_p = tl.where(
+        value < 0, 0.0, _one_or_nan(label, classes) * likeliest / tl.maximum(tl.sum(likeliest, 0), 1.0) - own
+    )
+    tl.store(gradient + place * classes + c, p * (by_p - tl.sum(p * by_p, 0)), c < classes)
