@@ -51,6 +51,7 @@ from mdcg.train.group import Group
 from mdcg.train.images import kept_on_device
 from mdcg.train.loop import SAVING, Batch, Trainer
 from mdcg.train.precision import Compute, compute
+from mdcg.train.rehearsal import rehearse
 from mdcg.train.state import State
 
 BACKBONES = {"resnet20": "ResNet-20", "resnet18": "ResNet-18"}
@@ -105,6 +106,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 def begin(group: Group, machine: Compute, task: int) -> tuple[Trainer, State, EpochDraws]:
     """At the first step of a task; what was learned before does not matter here."""
+    rehearse(group, machine)
     trainer, state = Trainer(group, machine), states.fresh(group, machine)
     for number in range(task + 1):
         state.task = number
@@ -113,7 +115,6 @@ def begin(group: Group, machine: Compute, task: int) -> tuple[Trainer, State, Ep
             states.end_task(state, group)
     state.model.train()
     draws = draw_epoch(group, state.memories, task, 0).to(machine.device)
-    trainer.prepare(state, draws)
     for step in range(3):
         trainer.train_step(state, draws, step)
     return trainer, state, draws

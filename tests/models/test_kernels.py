@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import itertools
 import os
 import subprocess
@@ -25,12 +27,31 @@ from mdcg.models.resnet import ResNet
 from mdcg.train import state as states
 from mdcg.train.augment import Pixels
 from mdcg.train.epoch import draw_epoch
+from mdcg.train.evaluate import evaluate
 from mdcg.train.loop import Trainer
 from mdcg.train.precision import Compute, compute
+from mdcg.train.rehearsal import rehearse
 from tests.conftest import toy_dataset, toy_group
 
 pytest.importorskip("triton")
-from mdcg.models.kernels import conv, launch, layer, norm, patch, pool, tiles, walk
+from triton.runtime.errors import PTXASError
+
+from mdcg.models.kernels import (
+    compiler,
+    conv,
+    copies,
+    images,
+    launch,
+    layer,
+    losses,
+    norm,
+    patch,
+    pivot,
+    pool,
+    tiles,
+    update,
+    walk,
+)
 from mdcg.models.kernels.copies import copied, follow
 from mdcg.models.kernels.launch import compile_ahead
 from mdcg.models.kernels.layer import Layer
@@ -252,22 +273,24 @@ def test_other_threads_launch_while_kernels_are_compiled() -> None:
             return result
 
     expected, seen = features(), []
-    with ThreadPoolExecutor(1) as thread:
-        compile_ahead(lambda: seen.append(thread.submit(features).result()))
+    with ThreadPoolExecutor(1) as thread, compile_ahead():
+        seen.append(thread.submit(features).result())
     assert torch.equal(seen[0], expected)
 
 
 def test_kernels_that_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
-        def warmup(self, *args: object, **constants: object) -> None:
-            raise RuntimeError("Failed to find C compiler.\nMore of it.")
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
+            def run(*args: object, **constants: object) -> None:
+                raise PTXASError("no such file.\nMore of it.")
+
+            return run
 
     monkeypatch.setattr(norm, "apply", Broken())
-    monkeypatch.setattr(launch, "_compiled", {})  # what fails is kept there, for whoever waits for it
     with kernels.use(True), pytest.raises(MdcgError) as told:
-        resnet(1, 4, torch.float32, blocks=1).prepare(torch.randn(1, 2, 3, 6, 6), torch.randn(1, 2, 3, 6, 6))
+        resnet(1, 4, torch.float32, blocks=1)(torch.randn(1, 2, 3, 6, 6, device=DEVICE))
     assert str(told.value) == (
-        "the fused kernels cannot be used here (Failed to find C compiler); set MDCG_KERNELS=plain to do without them."
+        "the fused kernels cannot be used here (PTXAS error: no such file); set MDCG_KERNELS=plain to do without them."
     )
     monkeypatch.setenv("MDCG_KERNELS", "plian")
     with pytest.raises(MdcgError, match="unknown value of MDCG_KERNELS 'plian'; did you mean 'plain'"):
@@ -321,13 +344,17 @@ def test_copies_follow_their_weights(half: bool) -> None:
 
 
 @pytest.mark.parametrize("half", [True, False])
-def test_no_copies_where_none_are_used(half: bool) -> None:
+def test_no_copies_where_none_are_used(monkeypatch: pytest.MonkeyPatch, half: bool) -> None:
     """Nor of what is only compiled, where nothing would fill them."""
+    asked, launched = noted(monkeypatch)
     conv = Conv2d(2, 16, 32, 3)
     follow([conv])
     seen: list[Tensor] = []
-    compile_ahead(lambda: seen.extend(copied([conv], half)))
+    with compile_ahead():
+        seen.extend(copied([conv], half))
     assert [copy.shape for copy in seen] == [(2, 9, 16, 32) if half else (2, 9, 32, 16)]
+    assert len(asked) == (0 if half else 1)
+    assert not launched
     assert conv.copy is None
 
 
@@ -339,20 +366,21 @@ def test_kernels_are_compiled_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(1, 16, 3, 4, 4, device=DEVICE)
     before = {name: value.clone() for name, value in net.state_dict().items()}
     with kernels.use(True):
-        net.prepare(x, x[:, 8:])
-        assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
-        assert not launched
-        net(x).sum().backward()
-        with torch.no_grad():
-            net.eval()(x[:, 8:])
+        for ahead in (compile_ahead(), contextlib.nullcontext()):
+            assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+            assert not launched
+            with ahead:
+                net.train()(x).sum().backward()
+                with torch.no_grad():
+                    net.eval()(x[:, 8:])
     assert len(asked) == len(set(asked))
     assert set(launched) == set(asked)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("frozen", [False, True])
-def test_a_trainer_begins_to_compile_before_there_is_a_model(monkeypatch: pytest.MonkeyPatch, frozen: bool) -> None:
-    """All that the steps of both tasks launch, from the shapes alone."""
+def test_a_rehearsal_asks_for_all_that_a_run_launches(monkeypatch: pytest.MonkeyPatch, frozen: bool) -> None:
+    """In both tasks: images, network, loss, update and evaluation, also where members rest; and it launches nothing."""
     monkeypatch.setitem(MEMBERED, "tiny", lambda members, channels: ResNet(members, channels, (16,), 1, False, "in"))
     monkeypatch.setattr(Model, "logits", Model.forward)
     monkeypatch.setattr(Compute, "fused", True)
@@ -368,24 +396,22 @@ def test_a_trainer_begins_to_compile_before_there_is_a_model(monkeypatch: pytest
         numbers=numbers,
     )
     machine = compute(DEVICE.type, "fp32")
-    trainer = Trainer(group, machine)
-    for future in list(launch._compiled.values()):
-        future.result()
+    rehearse(group, machine)
     early = set(asked)
-    assert early
+    assert len({name for name, *_ in early}) > (6 if frozen else 12)
     assert not launched
-    state = states.fresh(group, machine)
+    trainer, state = Trainer(group, machine), states.fresh(group, machine)
     with kernels.use(True):
         for task in range(2):
             state.task = task
             states.begin_task(state, group)
             state.model.train()
             draws = draw_epoch(group, state.memories, task, 0).to(DEVICE)
-            trainer.prepare(state, draws)
-            trainer.train_step(state, draws, 0)
+            for resting in (False, True):
+                trainer.train_step(state, draws, 0, resting)
+            evaluate(state.model, trainer.eval_images, group, trainer.pixels, machine)
             states.end_task(state, group)
-    assert set(asked) == early
-    assert set(launched) <= early
+    assert set(launched) == early
 
 
 @pytest.mark.slow
@@ -406,12 +432,14 @@ def test_past_tasks_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
             if task < 2:
                 states.end_task(state, group)
         draws = draw_epoch(group, state.memories, 2, 0).to(DEVICE)
-        batch = trainer.batch(draws, 0)
-        memory = batch.part(8, 16)
+        with kernels.use(fused):
+            memory = trainer.batch(draws, 0).part(8, 16)
         if fused:
             asked, launched = noted(monkeypatch)
+            with monkeypatch.context() as patched:
+                patched.setattr(Compute, "fused", True)
+                rehearse(group, machine)
             with kernels.use(True):
-                trainer.prepare(state, draws)
                 assert not launched
                 gradients = trainer.past(state).gradients(memory.images, memory.labels, None)
                 before = [buffer.clone() for buffer in state.model.statistics()]
@@ -431,97 +459,85 @@ def test_past_tasks_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def noted(monkeypatch: pytest.MonkeyPatch) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
-    """From now on, the variants of kernels that are compiled, and those that are launched."""
+    """From now on, the variants of kernels that are asked for ahead, and those that are launched."""
     asked: list[tuple[object, ...]] = []
     launched: list[tuple[object, ...]] = []
+    alone = {(images, "_view"), (losses, "_cross_entropy"), (losses, "_divergence"), (losses, "_margin")}
+    alone |= {(update, "_note"), (update, "_move"), (copies, "_turn_tile"), (pivot, "_pivots")}
     for module in (conv, norm, patch, pool, walk):
         for name, kernel in list(vars(module).items()):
             own = getattr(getattr(kernel, "fn", None), "__module__", None) == module.__name__
             if own and not name.startswith("_"):
-                monkeypatch.setattr(module, name, Noting(name, kernel, asked, launched))
+                alone.add((module, name))
+    for module, name in alone:
+        full = f"{module.__name__}.{name}"
+        monkeypatch.setattr(module, name, Noting(full, getattr(module, name), launched))
+
+    def ask(kernel: Noting, grid: tuple[int, ...], args: tuple[object, ...], constants: dict[str, object]) -> None:
+        asked.append(kernel.variant(args, constants))
+
+    monkeypatch.setattr(compiler, "ask", ask)
+    monkeypatch.setattr(launch, "_asked", {})
     return asked, launched
 
 
 class Noting:
-    """A kernel that notes with which constants it is launched or compiled."""
+    """A kernel that notes with which arguments it is launched, as far as they make a difference to Triton."""
 
-    def __init__(
-        self, name: str, kernel: Any, asked: list[tuple[object, ...]], launched: list[tuple[object, ...]]
-    ) -> None:
-        self.name, self.kernel, self.asked, self.launched = name, kernel, asked, launched
-
-    def warmup(self, *args: object, grid: tuple[int, ...], **constants: object) -> None:
-        self.asked.append(self._variant(args, constants))
+    def __init__(self, name: str, kernel: Any, launched: list[tuple[object, ...]]) -> None:
+        self.name, self.kernel, self.launched = name, kernel, launched
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
         def run(*args: object, **constants: object) -> None:
-            self.launched.append(self._variant(args, constants))
+            self.launched.append(self.variant(args, constants))
             self.kernel[grid](*args, **constants)
 
         return run
 
-    def _variant(self, args: tuple[object, ...], constants: dict[str, object]) -> tuple[object, ...]:
-        kinds = [(type(a), a == 1, a % 16 == 0) if isinstance(a, int) else type(a) for a in args]
+    def variant(self, args: tuple[object, ...], constants: dict[str, object]) -> tuple[object, ...]:
+        parameters = inspect.signature(self.kernel.fn).parameters
+        plain = getattr(self.kernel, "kwargs", {}).get("do_not_specialize") or ()
+        kinds = [self._kind(own, name not in plain) for name, own in zip(parameters, args, strict=False)]
         return (self.name, *kinds, *sorted(constants.items()))
 
+    def _kind(self, argument: object, special: bool) -> object:
+        if isinstance(argument, tuple):
+            return tuple(self._kind(own, special) for own in argument)
+        if isinstance(argument, Tensor):
+            return argument.dtype
+        if isinstance(argument, int):
+            return int, abs(argument) >= 2**31, special and (argument == 1, argument % 16 == 0)
+        return type(argument)
 
-# Compiles a network's kernels as for a GPU of a compute capability. Prints how many there are, the most memory that one
-# shares, and how many are launched before the one before them is done and wait for it before they touch memory.
+
+# Compiles the kernels of two methods as for a GPU of a compute capability. Prints how many there are, the most
+# memory that one shares, and how many are launched before the one before them is done and wait for it before they
+# touch memory.
 COMPILER = textwrap.dedent(
     """
     import re, sys, torch
-    from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
 
-    name, side, half, capability = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "bf16", int(sys.argv[4])
-
-    class NoGpu:
-        def get_current_target(self): return GPUTarget("cuda", capability, 32)
-        def get_current_device(self): return 0
-        def get_current_stream(self, device=None): return 0
-
-    driver.set_active(NoGpu())
+    name, side, precision, capability = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
     torch.cuda.device_count = lambda: 1
-    torch.cuda.get_device_capability = lambda device: divmod(capability, 10)
-    from mdcg.models import kernels
-    from mdcg.models.kernels import launch
-    from mdcg.models import build_model
+    torch.cuda.get_device_capability = lambda device=None: divmod(capability, 10)
+    from mdcg.models.kernels import compiler
+    from mdcg.models.kernels.compile_worker import Absent
+    from mdcg.train.precision import Compute
+    from mdcg.train.rehearsal import rehearse
+    from tests.conftest import toy_dataset, toy_group
 
     compiled = []
-    submit = launch._pool.submit
-    def noting(*work, **options):
-        future = submit(*work, **options)
-        future.add_done_callback(lambda done: compiled.append(done.result()))
-        return future
-    launch._pool.submit = noting
-    torch.backends.cudnn.allow_tf32 = True
-    backbone = build_model(name, "incremental", (3, side, side), seeds=[0, 1]).backbone
-    x = torch.empty(2, 64, side, side, 4, dtype=torch.bfloat16 if half else torch.float32, device="meta")
-    x = x[..., :3].permute(0, 1, 4, 2, 3)
-    with kernels.use(True), torch.autocast("cpu", torch.bfloat16, enabled=half, cache_enabled=False):
-        backbone.prepare(x, x[:, 32:])
-    from mdcg.models.kernels.pivot import complementary
-    for n in (4, 64):
-        launch.compile_ahead(lambda: complementary(torch.zeros(2, n, n).double(), torch.zeros(2, n).double(), 8 * n))
-    from mdcg.models.kernels.recolour import operate
-    from mdcg.train.recolour import OPERATIONS
-    raw = torch.empty_like(x[0], dtype=torch.float32)
-    code, amount, place = torch.empty(64, dtype=torch.uint8), torch.empty(64), torch.empty(64, 2, 3)
-    scale = shift = torch.empty(3)
-    for dtype in {torch.float32, x.dtype}:
-        launch.compile_ahead(lambda: operate(raw, code, amount, place, OPERATIONS, scale, shift, dtype))
-    from mdcg.models.kernels import update
-    of_each = torch.zeros(2, dtype=torch.float64)
-    parameters = list(backbone.parameters())
-    plan = update.plan(parameters, [(of_each, range(len(parameters)))], of_each, of_each)
-    kept = [own.bfloat16() if half and own.ndim == 5 else None for own in parameters]
-    for factor in (None, of_each):
-        for active in (None, of_each > 0):
-            launch.compile_ahead(lambda: update.move(plan, parameters, parameters, parameters, kept, factor, active))
-    from mdcg.models.kernels import losses
-    logits, labels = torch.zeros(2, 4, 10, requires_grad=True), torch.zeros(2, 4, dtype=torch.int64)
-    launch.compile_ahead(lambda: losses.cross_entropies(logits, labels), lambda: losses.margins(logits, labels, 2))
-    launch.compile_ahead(lambda: losses.divergences(logits, logits))
+    def ask(kernel, grid, args, constants):
+        compiled.append(kernel.warmup(*args, grid=grid, **constants))
+
+    driver.set_active(Absent(capability))
+    compiler.ask = ask
+    Compute.fused = True
+    dataset = toy_dataset([64] * 6, side=side, channels=3)
+    for method, augment in (("md-replay", ("crop", "flip", "randaugment")), ("gem", ())):
+        group = toy_group(dataset, method, [(0, 64, {})], backbone=name, batch_size=32, augment=augment)
+        rehearse(group, Compute(torch.device("cpu"), precision))
 
     def waits(kernel):
         first = re.search(r"griddepcontrol.wait|ld.global|st.global|cp.async|atom", kernel.asm["ptx"]).group()
@@ -556,6 +572,6 @@ def test_kernels_compile_without_a_gpu(
     )
     assert done.returncode == 0, done.stderr
     kernels_compiled, most_shared, waiting = map(int, done.stdout.split())
-    assert kernels_compiled > 40
+    assert kernels_compiled > 60
     assert most_shared <= (99 if capability == 86 else 227) * 1024
     assert waiting == (0 if capability == 86 else kernels_compiled)

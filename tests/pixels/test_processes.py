@@ -9,12 +9,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from mdcg import programs
 from mdcg.data import ImageFormat, ImageReader
 from mdcg.errors import MachineError
 from mdcg.pixels import decode as decoding
@@ -38,8 +41,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
     watched = Started()
 
     class Watched(_Worker):
-        def __init__(self, format: ImageFormat) -> None:
-            super().__init__(format)
+        def __init__(self, format: ImageFormat, settings: dict[str, Any]) -> None:
+            super().__init__(format, settings)
             watched.append(self)
 
         def ask(self, files: Sequence[Encoded]) -> list[Decoded | None]:
@@ -161,8 +164,8 @@ def test_a_process_without_memory_blames_no_image(
     def fail(*_: object) -> None:
         raise MemoryError
 
-    starved = "import mdcg.pixels.decode as d; d._resized = lambda *_: bytes(2**62); from mdcg.pixels.worker"
-    monkeypatch.setattr(processes, "START", processes.START.replace("from mdcg.pixels.worker", starved))
+    starved = "import mdcg.pixels.decode as d; d._resized = lambda *_: bytes(2**62); importlib.import_module"
+    monkeypatch.setattr(programs, "START", programs.START.replace("importlib.import_module", starved))
     asked = started.asked
     assert outcomes(files) == expected  # it had memory here
     assert started.asked > asked
@@ -182,7 +185,8 @@ def test_processes_end_where_not_all_images_are_wanted(tmp_path: Path, started: 
 
 
 def test_a_process_ends_with_the_one_that_asks(started: Started) -> None:
-    worker = processes._Worker(FORMAT)
+    worker = processes._Worker(FORMAT, {**asdict(FORMAT), "hashed": False, "pixels": 100})
+    assert worker.is_ready()
     worker.questions.close()
     assert worker.process.wait(timeout=60) is not None
     worker.end()
@@ -202,7 +206,7 @@ def test_where_no_process_can_be_started_threads_decode(
 
         monkeypatch.setattr(subprocess, "Popen", refuse)
     elif hindrance == "import":
-        monkeypatch.setattr(processes, "START", "import mdcg.not_here")
+        monkeypatch.setattr(programs, "START", "import mdcg.not_here")
     elif hindrance == "frozen":
         monkeypatch.setattr(sys, "frozen", True, raising=False)
     elif hindrance == "embedded":

@@ -209,7 +209,6 @@ def test_fused_kernels_of_a_frozen_network(monkeypatch: pytest.MonkeyPatch) -> N
         before = {name: value.clone() for name, value in state.model.backbone.state_dict().items()}
         draws = draw_epoch(group, state.memories, 1, 0).to(machine.device)
         with machine.settings(), kernels.use(fused):  # on a GPU too: no products in tf32
-            trainer.prepare(state, draws)
             trainer.train_step(state, draws, 0)
         assert all(torch.equal(value, before[name]) for name, value in state.model.backbone.state_dict().items())
         ended.append(state.model.head.classifier.weight.detach().double())

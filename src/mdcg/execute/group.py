@@ -13,6 +13,8 @@ from mdcg.execute.observer import Observer
 from mdcg.execute.plan import checked_probes
 from mdcg.execute.unfinished import group_folder, is_begun, note_group
 from mdcg.files import locked
+from mdcg.models.backbones import has_kernels
+from mdcg.models.kernels import compiler
 from mdcg.probes import ProbeSet
 from mdcg.runs.environment import environment
 from mdcg.runs.failures import forget_failure
@@ -29,6 +31,7 @@ from mdcg.train.group import Group
 from mdcg.train.images import kept_on_device
 from mdcg.train.loop import Trainer, steps_done, total_steps
 from mdcg.train.precision import Compute
+from mdcg.train.rehearsal import rehearse
 from mdcg.train.signals import Stopped, StopSignals
 from mdcg.train.state import State
 
@@ -46,6 +49,9 @@ def train_group(specs: Specs, context: Context) -> dict[str, str]:
             stack.enter_context(locked(store.folder(spec)))
             store.tidy(spec)
             forget_failure(store, spec)
+        if compute.fused and has_kernels(specs[0].backbone):
+            compiler.start()  # while images are being read
+            rehearse(_group(specs, context), compute)
         queue = [(specs, context.fresh)]
         while queue:
             together, anew = queue.pop(0)

@@ -23,6 +23,7 @@ from mdcg.train.device_errors import OutOfMemory, device_errors_explained
 from mdcg.train.display import TrainingDisplay
 from mdcg.train.loop import Trainer
 from mdcg.train.precision import Compute
+from mdcg.train.rehearsal import rehearse_task
 from mdcg.train.signals import Stopped, StopSignals
 
 logger = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ def train(task: NextTask, compute: Compute, folder: Path | None, quiet: bool) ->
 
 def _trained(task: NextTask, compute: Compute, folder: Path | None, display: TrainingDisplay) -> SavedModel:
     epochs, title = task.group.training.epochs, f"learning {listing(task.new)}"
+    rehearse_task(task.group, compute, task.begin)
     if folder is None:
         state = task.begin(compute)
         display.begin(title, task.group, epochs * task.steps, 0)

@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
-import torch
 from torch import nn
 
 from mdcg.errors import MdcgError, unknown
 from mdcg.models.layers import Conv2d
-from mdcg.models.resnet import Projected, ResNet, resnet18, resnet18_1000, small_resnet
+from mdcg.models.resnet import Projected, resnet18, resnet18_1000, small_resnet
 from mdcg.models.smallconv import SmallConv
 from mdcg.models.stacked import Stacked, member_seeds
 from mdcg.registry import Registry
@@ -68,13 +67,9 @@ def unknown_backbone(name: str) -> MdcgError:
     )
 
 
-def blank_resnet(name: str, members: int, channels: int) -> ResNet | None:
-    """The ResNet that a backbone of this name is or holds, without values: for what depends on its shape alone."""
-    if name not in MEMBERED:
-        return None
-    with torch.device("meta"):
-        made = MEMBERED[name](members, channels)
-    return next((part for part in made.modules() if isinstance(part, ResNet)), None)
+def has_kernels(name: str) -> bool:
+    """Whether a backbone of this name is, or holds, a ResNet: for these there are fused kernels."""
+    return name in MEMBERED and MEMBERED[name] is not SmallConv
 
 
 def build_backbone(

@@ -61,13 +61,6 @@ class ResNet(nn.Module):
         """The blocks of all stages, in the order of the forward pass."""
         return [block for block in self.blocks if isinstance(block, BasicBlock)]
 
-    def prepare(self, trained: Tensor, inferred: Tensor | None = None, wait: bool = True) -> None:
-        """Compile the kernels for such images, where they are in use; their values do not matter, nor their device."""
-        if self._fused(trained):
-            from mdcg.models.kernels.resnet import prepare
-
-            prepare(self, trained, inferred, wait)
-
     def convolutions(self) -> list[Conv2d]:
         """All convolutions."""
         return [module for module in self.modules() if isinstance(module, Conv2d)]

@@ -1,23 +1,18 @@
 """Many images decoded by several processes: of small images, most of the work is Python's, which threads do not share.
 
-The processes are started as programs of their own, not by `multiprocessing`: a fork would be unsafe beside threads and
-a GPU, and what is spawned would import a person's program again. Whatever a process cannot decode is decoded here,
-which says what is wrong: with and without processes there are the same pixels and the same sentences.
+Whatever a process cannot decode is decoded here, which says what is wrong: with and without processes there are the
+same pixels and the same sentences.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
 import json
-import os
 import queue
 import signal
-import subprocess
-import sys
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -26,15 +21,11 @@ from mdcg.errors import MachineError
 from mdcg.files import shown
 from mdcg.pixels.decode import LARGE, Decoded, Encoded, ImageFormat, ahead, attempt
 from mdcg.pixels.worker import READY
+from mdcg.programs import PIPE, Program, cores, startable
 
 EACH = 2000  # images, for which it is worth to start a process
 MOST = 17  # processes: more would hardly be fed from here
-CHUNK = 64  # images that a process is asked for at once, or fewer:
-PIPE = 2**20  # bytes of pixels at most, which lie in a pipe until they are fetched
-START = (
-    "import json, sys; settings = json.loads(sys.stdin.buffer.readline()); sys.path[:] = settings.pop('path'); "
-    "from mdcg.pixels.worker import main; main(settings)"
-)
+CHUNK = 64  # images that a process is asked for at once, or fewer, so that their pixels lie in the pipe
 
 
 @contextlib.contextmanager
@@ -77,65 +68,30 @@ def _by_processes(
             yield decoded or attempt(file, format, hashed)
 
 
-def cores() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-
-
 @contextlib.contextmanager
 def _workers(format: ImageFormat, hashed: bool, files: int) -> Iterator[list[_Worker]]:
     """Processes for all cores; none where they are not worth it, or cannot be started."""
     count = min(cores() + 1, MOST, files // EACH)  # one waits for what it has made to be fetched
-    if count < 2 or cores() < 2 or os.name != "posix" or not _is_python():
+    if count < 2 or cores() < 2 or not startable():
         count = 0
     pixels = min(Image.MAX_IMAGE_PIXELS or LARGE, LARGE)  # no two larger ones are decoded at once: they are for us
-    path = [place for place in sys.path if isinstance(place, str)]
-    settings = {**asdict(format), "hashed": hashed, "pixels": pixels, "path": path}
+    settings = {**asdict(format), "hashed": hashed, "pixels": pixels}
     started: list[_Worker] = []
     try:
         with contextlib.suppress(OSError):  # where we may have no more processes, or open files
-            started += (_Worker(format) for _ in range(count))
-        for worker in started:
-            worker.tell(settings)
+            started += (_Worker(format, settings) for _ in range(count))
         yield [worker for worker in started if worker.is_ready()]
     finally:
         for worker in started:
             worker.end()
 
 
-def _is_python() -> bool:
-    """Whether we know how to start Python: a program that has it within would start itself once more."""
-    return Path(sys.executable or "").name.startswith("python") and not hasattr(sys, "frozen")
-
-
-class _Worker:
+class _Worker(Program):
     """A process that decodes images, see `worker`."""
 
-    def __init__(self, format: ImageFormat) -> None:
+    def __init__(self, format: ImageFormat, settings: dict[str, Any]) -> None:
+        super().__init__("mdcg.pixels.worker", settings, {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"})
         self.shape = (format.size, format.size, 3)
-        self.process = subprocess.Popen(
-            [sys.executable, "-I", "-c", START],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # what it cannot do is tried again here, and told here
-            env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-            start_new_session=True,  # Ctrl-C is meant for us: we end it
-        )
-        assert isinstance(self.process.stdin, io.BufferedWriter)
-        assert isinstance(self.process.stdout, io.BufferedReader)
-        self.questions, self.answers = self.process.stdin, self.process.stdout
-        if sys.platform == "linux":
-            import fcntl  # which Windows does not have
-
-            with contextlib.suppress(OSError):  # slower where we may not
-                fcntl.fcntl(self.answers, fcntl.F_SETPIPE_SZ, PIPE)
-
-    def tell(self, line: object, contents: Sequence[bytes] = ()) -> None:
-        """Send a line, and what follows it; where it has ended, its missing answer will show that."""
-        with contextlib.suppress(OSError):
-            self.questions.write(json.dumps(line).encode() + b"\n")
-            self.questions.writelines(contents)
-            self.questions.flush()
 
     def is_ready(self) -> bool:
         """Wait until it has started; False where it could not."""
@@ -146,7 +102,7 @@ class _Worker:
         contents = [file.content for file in files]
         self.tell(
             [len(one) if isinstance(one, bytes) else str(one) for one in contents],
-            [one for one in contents if isinstance(one, bytes)],
+            *(one for one in contents if isinstance(one, bytes)),
         )
         line = self.answers.readline()
         images = np.empty((len(files), *self.shape), np.uint8)
@@ -160,11 +116,3 @@ class _Worker:
     def _end(self) -> str:
         code = self.process.wait()
         return signal.strsignal(-code) or f"signal {-code}" if code < 0 else f"code {code}"
-
-    def end(self) -> None:
-        """End it, whatever it does."""
-        self.process.kill()
-        self.process.wait()
-        for pipe in (self.questions, self.answers):
-            with contextlib.suppress(OSError):  # what it will not read
-                pipe.close()

@@ -19,14 +19,14 @@ from PIL import Image
 
 from mdcg.errors import MdcgError
 from mdcg.pixels.decode import BadImage, Decoded, Encoded, ImageFormat, attempt
+from mdcg.programs import answering
 
 READY = b"ready\n"  # what it says first
 
 
 def main(settings: dict[str, Any]) -> None:
     """Answer until there are no more questions, or nobody is left who asked."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a library prints must not get in between
+    answers = answering()
     Image.MAX_IMAGE_PIXELS = settings["pixels"]
     format = ImageFormat(settings["size"], settings["resize"], tuple(settings["background"]))
     try:

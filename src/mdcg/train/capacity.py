@@ -54,7 +54,6 @@ def members_that_fit(group: Group, compute: Compute, meter: Meter | None = None)
         state.task = len(group.sizes) - 1
         trainer.begin_task(state)
         draws = draw_epoch(alone, state.memories, state.task, 0).to(compute.device)
-        trainer.prepare(state, draws)
         trainer.train_step(state, draws, 0, resting=True)  # which takes most
         with torch.no_grad(), compute.autocast():
             images = torch.zeros(1, EVAL_BATCH, *group.dataset.shape, device=compute.device, dtype=compute.dtype)

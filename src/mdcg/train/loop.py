@@ -15,8 +15,6 @@ from torch import Tensor
 from mdcg import metrics
 from mdcg.errors import MdcgError
 from mdcg.methods import Method, Step, stack
-from mdcg.models import kernels
-from mdcg.models.backbones import blank_resnet
 from mdcg.models.kernels.beside import beside, join
 from mdcg.switches import switched_off
 from mdcg.train import state as states
@@ -104,7 +102,6 @@ class Trainer:
         self.group, self.compute, self.probes = group, compute, probes
         self.save, self.should_stop, self.watcher = save, should_stop, watcher
         dataset, device = group.dataset, compute.device
-        self._begin_to_compile()
         self.images = on_device(dataset.train.images, device)
         held_out = group.training.hold_out > 0
         self.eval_images = self.images if held_out else on_device(dataset.test.images, device)
@@ -120,29 +117,10 @@ class Trainer:
         self.smoothing = label_smoothing(group, compute)
         self._ones = torch.ones(len(group.members), dtype=compute.dtype, device=device)
 
-    def _begin_to_compile(self) -> None:
-        """Have all kernels compiled that the steps of any task need, while other things are made ready."""
-        group, size = self.group, self.group.training.batch_size
-        channels, high, wide = group.dataset.shape
-        net = blank_resnet(group.training.backbone, len(group.members), channels) if self.compute.fused else None
-        if net is None or group.method.gradient_per_task:
-            return
-        net.train(not group.frozen)
-        pixel = 1 << (channels - 1).bit_length()  # see `kernels.images`
-        like = torch.empty(len(group.members), 1, high, wide, pixel, dtype=self.compute.maps, device="meta")
-        like = like[..., :channels].permute(0, 1, 4, 2, 3)
-        passes = dict.fromkeys(places for task in range(len(group.sizes)) for places in group.passes(task))
-        with kernels.use(True), self.compute.autocast():
-            for places in passes:
-                net.prepare(_blank(like, places), _blank(like, size), wait=False)
-
     def train(self, state: State, tasks: int | None = None) -> State:
         """Train to the end of task number `tasks`, or of the last."""
         try:
             self._train(state, tasks or len(self.group.sizes))
-        except BaseException:
-            kernels.cancel_ahead()
-            raise
         finally:  # a graph holds on to its memory, its state and this trainer
             self.forget_task()
         return state
@@ -232,24 +210,7 @@ class Trainer:
         if self.probes:
             self.probes.look(self, state, epoch, step)
 
-    def prepare(self, state: State, draws: EpochDraws) -> None:
-        """Wait, before a task's first step, until what the backbone needs for it is compiled."""
-        backbone = state.model.resnet()
-        if backbone is None:
-            return
-        x, size = self.batch(draws, 0).images, self.group.training.batch_size
-        taught = state.teacher is not None
-        with self.compute.autocast():
-            passes: Sequence[int] = draws.passes
-            if self.method.gradient_per_task and state.task:
-                self.past(state).prepare(x[:, size:])
-                passes = (size,)
-            for places in dict.fromkeys(passes):
-                backbone.prepare(_blank(x, places), _blank(x, size) if taught else None)
-
     def _plain_step(self, state: State, draws: EpochDraws, resting: bool) -> int:
-        if not self._plain_steps:
-            self.prepare(state, draws)
         # The last one as if members rested: nothing is compiled while a graph is captured, and all that train do so.
         rehearsed = self.graphs and self._plain_steps + 1 == WARM_UP
         self.train_step(state, draws, state.step, resting or rehearsed)
@@ -445,12 +406,6 @@ def _follow(state: State) -> None:
     backbone = state.model.resnet()
     if backbone is not None:
         backbone.follow()
-
-
-def _blank(like: Tensor, places: int) -> Tensor:
-    """Images without values, as many for each member, in the same order in memory."""
-    shape, stride = (len(like), places, *like.shape[2:]), (places * like.stride(1), *like.stride()[1:])
-    return torch.empty_strided(shape, stride, dtype=like.dtype, device="meta")
 
 
 def _mixed(batch: Batch, more: Mapping[str, Tensor]) -> Batch:

@@ -41,13 +41,6 @@ class PastTasks:
         """Whether it was made for this model and task."""
         return self.model is state.model and self.task == state.task
 
-    def prepare(self, images: Tensor) -> None:
-        """Let the wide models' backbones compile what they need for the memory's images."""
-        for wide, places in self._places():
-            backbone = wide.model.resnet()
-            if backbone is not None:
-                backbone.prepare(wide.apart(images[:, places]))
-
     def gradients(self, images: Tensor, labels: Tensor, teacher: Model | None) -> Tensor:
         """The gradients of each past task, (K, tasks, P), given the memory's images (K, places, …), task after task."""
         found = [

@@ -1,10 +1,10 @@
 """Fused kernels for GPUs, written in Triton: the same functions as the plain modules, in far fewer passes over memory.
 
 `conv`, `walk`, `patch`, `norm`, `pool` and `images` are the kernels, `sums` what they share, `tiles` says how much a
-program does at a time. `layer` launches them, with weights from `copies`; `launch` compiles them ahead; `resnet`
-strings them together, forward and backward; `beside` lets some run next to others. `losses` are those of methods,
-`update` is SGD's, `pivot` is GEM's, `recolour` RandAugment's. Nothing here that needs Triton is imported before it is
-used: without it the plain modules do all the work.
+program does at a time. `layer` launches them, with weights from `copies`; `launch` runs them, or has the `compiler`
+make them ahead; `resnet` strings them together, forward and backward; `beside` lets some run next to others. `losses`
+are those of methods, `update` is SGD's, `pivot` is GEM's, `recolour` RandAugment's. Nothing here that needs Triton is
+imported before it is used: without it the plain modules do all the work.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import contextlib
 import importlib.util
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
 
@@ -48,12 +47,6 @@ def available() -> bool:
     if switched_off("MDCG_KERNELS", "plain") or importlib.util.find_spec("triton") is None:
         return False
     return bool(os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang"))
-
-
-def cancel_ahead() -> None:
-    """Do not begin to compile what was asked for ahead of time and not waited for."""
-    if launch := sys.modules.get("mdcg.models.kernels.launch"):
-        launch.cancel_ahead()
 
 
 def fit(maps: int, wide: int) -> bool:

@@ -1,25 +1,26 @@
-"""The launch of kernels, and their compilation ahead of time: all that a network needs at once, on all cores."""
+"""The launch of kernels, or only the wish for them: within `compile_ahead` they are compiled, not run."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import Future
 from contextvars import ContextVar
+from subprocess import CalledProcessError
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.runtime.errors import OutOfResources
+from triton.errors import TritonError
 
 from mdcg.errors import MdcgError
+from mdcg.models.kernels import compiler
 
 _Key = tuple[Any, ...]
-_compiling: ContextVar[list[Future[Any]] | None] = ContextVar("compiling", default=None)
-_compiled: dict[_Key, Future[Any]] = {}  # or about to be
-_pool = ThreadPoolExecutor(os.cpu_count(), "compile")
+_ahead: ContextVar[bool] = ContextVar("compiled ahead", default=False)
+_asked: dict[_Key, Future[None] | None] = {}
 
 
 def _overlapping() -> bool:
@@ -48,68 +49,53 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
     """Run a kernel, which calls `begin`; within `compile_ahead`, only have it compiled."""
     if OVERLAPS.value:
         constants["launch_pdl"] = True
-    ahead = _compiling.get()
-    if ahead is None:
-        try:
-            kernel[grid](*args, **constants)
-        except OutOfResources as error:
-            raise _unusable(error) from error
+    if _ahead.get():
+        key = _key(kernel, args, constants)
+        if key not in _asked:
+            _asked[key] = compiler.ask(kernel, grid, args, constants)
         return
-    key = (kernel, *sorted(constants.items()), *_kinds(kernel, args))
-    if key not in _compiled or _compiled[key].cancelled():
-        _compiled[key] = _pool.submit(kernel.warmup, *args, grid=grid, **constants)
-    ahead.append(_compiled[key])
-
-
-def compile_ahead(*passes: Callable[[], object], wait: bool = True) -> None:
-    """Compile what these passes launch; they see the shapes of their results, not the values.
-
-    Without waiting, it is done while other work goes on; whoever launches such a kernel too early compiles it again.
-    """
-    wanted: list[Future[Any]] = []
-    token = _compiling.set(wanted)
+    if compiler.is_busy() and (asked := _asked.get(_key(kernel, args, constants))):
+        asked.result()
     try:
-        for one in passes:
-            one()
+        kernel[grid](*args, **constants)
+    except (TritonError, CalledProcessError) as error:  # it cannot be compiled, or is too large for this GPU
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise MdcgError(
+            f"the fused kernels cannot be used here ({reason}); set MDCG_KERNELS=plain to do without them."
+        ) from error
+
+
+@contextlib.contextmanager
+def compile_ahead() -> Iterator[None]:
+    """Have compiled what is launched in this context; who launches it later waits until that is done."""
+    token = _ahead.set(True)
+    try:
+        yield
     finally:
-        _compiling.reset(token)
-    if not wait:
-        return
-    try:
-        for compiled in wanted:
-            compiled.result()
-    except Exception as error:
-        raise _unusable(error) from error
+        _ahead.reset(token)
 
 
 def compiling() -> bool:
     """Whether kernels are only compiled, within `compile_ahead`."""
-    return _compiling.get() is not None
+    return _ahead.get()
 
 
-def cancel_ahead() -> None:
-    """Forget what has not been begun to be compiled: nobody will need it."""
-    for compiled in _compiled.values():
-        compiled.cancel()
-
-
-def _unusable(error: Exception) -> MdcgError:
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-    return MdcgError(f"the fused kernels cannot be used here ({reason}); set MDCG_KERNELS=plain to do without them.")
-
-
-def _kinds(kernel: Any, args: tuple[Any, ...]) -> list[_Key]:
-    """The properties of each argument for which Triton compiles a kernel of its own."""
+def _key(kernel: Any, args: tuple[Any, ...], constants: dict[str, Any]) -> _Key:
+    """The kernel, with the properties of each argument for which Triton compiles one of its own."""
     parameters = getattr(kernel, "params", [None] * len(args))
-    return [
+    kinds = [
         _kind(own, not getattr(parameter, "do_not_specialize", False))
         for parameter, own in zip(parameters, args, strict=False)  # constants come later
     ]
+    return (kernel, *sorted(constants.items()), *kinds)
 
 
 def _kind(argument: Any, special: bool) -> _Key:
     if isinstance(argument, Tensor):
         return argument.dtype, special and argument.data_ptr() % 16 == 0
+    if isinstance(argument, tuple):
+        return tuple(_kind(own, special) for own in argument)
     if isinstance(argument, int):
-        return (int, argument == 1, argument % 16 == 0) if special else (int,)
+        wide = not -(2**31) <= argument < 2**31
+        return (int, wide, argument == 1, argument % 16 == 0) if special else (int, wide)
     return (type(argument),)

@@ -6,7 +6,6 @@ masked by the ReLU above it, with the sums that its BatchNorm needs to go on.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -14,7 +13,6 @@ from torch import Tensor
 
 from mdcg.models.kernels.beside import beside, join
 from mdcg.models.kernels.copies import copied
-from mdcg.models.kernels.launch import compile_ahead
 from mdcg.models.kernels.layer import WIDE, Below, Layer, Masked
 from mdcg.models.kernels.tiles import PROGRAMS
 
@@ -54,21 +52,6 @@ def features(net: ResNet, images: Tensor) -> Tensor:
         result: Tensor = _Training.apply(net, images, *net.parameters())  # type: ignore[no-untyped-call]
         return result
     return _infer(net, images)
-
-
-def prepare(net: ResNet, trained: Tensor, inferred: Tensor | None, wait: bool) -> None:
-    """Compile what training and, if asked for, inference with such images will launch; see `compile_ahead`.
-
-    A frozen network is not trained: steps infer too.
-    """
-
-    def train() -> None:
-        trace = SimpleNamespace()
-        _Training.backward(trace, _Training.forward(trace, net, trained, *net.parameters()))
-
-    with torch.no_grad():
-        first = train if net.training else lambda: _infer(net, trained)
-        compile_ahead(first, *([] if inferred is None else [lambda: _infer(net, inferred)]), wait=wait)
 
 
 class _Training(torch.autograd.Function):

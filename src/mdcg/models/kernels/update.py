@@ -20,6 +20,7 @@ from mdcg.models.kernels.launch import begin, launch
 
 BLOCK = 2048  # numbers, for four warps
 MOST = 480  # addresses that fit into the 4 KiB of a kernel's arguments
+FAR = tl.constexpr(2**62)  # added to each, so that Triton takes all for 64 bits, also where there is none
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ def move(
     addresses += [0 if own is None else own.data_ptr() for own in copies]
     table = torch.empty(4, count, dtype=torch.int64, device=plan.layout.device)
     for start in range(0, len(addresses), MOST):
-        launch(_note, (1,), table.view(-1)[start:], tuple(addresses[start : start + MOST]), num_warps=1)
+        some = tuple(address + FAR.value for address in addresses[start : start + MOST])
+        launch(_note, (1,), table.view(-1)[start:], some, num_warps=1)
     launch(
         _move, (plan.programs,), table, plan.layout, plan.rates, plan.momentum, plan.decay,
         None if factor is None else factor.contiguous(), None if active is None else active.contiguous(),
@@ -72,7 +74,7 @@ def move(
 def _note(table, addresses):
     begin()
     for i in tl.static_range(len(addresses)):
-        tl.store(table + i, addresses[i])
+        tl.store(table + i, addresses[i] - FAR)
 
 
 @triton.jit(do_not_specialize=["factor", "active", "tensors", "members"])

@@ -1,0 +1,86 @@
+"""A rehearsal: a group's steps without a GPU, where kernels are only asked for, to have them compiled before the first.
+
+It takes place on the CPU, with few members, and what is not a kernel is really done there: little, and its results mean
+nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+
+import torch
+
+from mdcg.train import state as states
+from mdcg.train.epoch import draw_epoch
+from mdcg.train.evaluate import EVAL_BATCH, logits_of
+from mdcg.train.group import Group
+from mdcg.train.loop import Trainer
+from mdcg.train.precision import Compute
+from mdcg.train.state import State
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Stage(Compute):
+    """The CPU, in the precision of a GPU."""
+
+    real: Compute
+
+    def autocast(self) -> torch.autocast:
+        """The context in which the kernels are those of the GPU; for what the CPU does it means nothing."""
+        return self.real.autocast()
+
+
+def rehearse(group: Group, compute: Compute) -> None:
+    """Have compiled what a run's steps and evaluations launch, where they use the fused kernels."""
+    # Kernels are the same for any number of members; only where tasks become members too, one is a special case.
+    few = replace(group, members=group.members[: 2 if group.method.gradient_per_task else 1])
+    last = len(group.sizes) - 1
+    _rehearse(few, compute, lambda stage: states.fresh(few, stage), {0, min(1, last), last})
+
+
+def rehearse_task(group: Group, compute: Compute, begin: Callable[[Compute], State]) -> None:
+    """Have compiled what the next task's steps launch, given how its state is made."""
+    _rehearse(group, compute, begin, None)
+
+
+def _rehearse(group: Group, compute: Compute, begin: Callable[[Compute], State], tasks: Collection[int] | None) -> None:
+    """Make a step of some tasks, or of the one that comes next."""
+    if not compute.fused:
+        return
+    from mdcg.models.kernels.launch import compile_ahead
+
+    stage = Stage(torch.device("cpu"), compute.precision, compute)
+    try:
+        state = begin(stage)
+        if state.model.resnet() is None:
+            return
+        trainer = Trainer(group, stage)
+        with compute.settings(), compile_ahead():
+            if tasks is None:
+                _try(trainer, state)
+                return
+            for state.task in range(max(tasks) + 1):
+                if state.task in tasks:
+                    _try(trainer, state)
+                else:
+                    states.begin_task(state, group)
+                states.end_task(state, group)
+    except Exception as error:  # a method or network of a user's: what it needs is compiled when it is launched
+        logger.debug("could not be rehearsed: %s", error, exc_info=True)
+
+
+def _try(trainer: Trainer, state: State) -> None:
+    """Make a step as all steps are, one as if members rested, and evaluate."""
+    if not state.begun:
+        trainer.begin_task(state)
+    trainer.forget_task()
+    state.model.train()
+    draws = draw_epoch(trainer.group, state.memories, state.task, 0)
+    for resting in (False, True):
+        trainer.train_step(state, draws, 0, resting)
+    index = torch.zeros(len(trainer.group.members), EVAL_BATCH, dtype=torch.int64)
+    logits_of(state.model, trainer.eval_images, index, trainer.pixels, trainer.compute)
