@@ -21,8 +21,6 @@ from mdcg.execute.progress import messages
 from mdcg.execute.search import SearchResult, check_free, chosen_recipe, read_search, search_sweep, write_recipe
 from mdcg.execute.sweep import Sweep
 from mdcg.extras import extra
-from mdcg.figures.overview import overview
-from mdcg.learner import Learner
 from mdcg.methods.base import Passes, Preset, Value
 from mdcg.metrics import Matrix, spread
 from mdcg.models import Given
@@ -40,6 +38,8 @@ from mdcg.train.group import OptimizerName, ScheduleName
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
+
+    from mdcg.learner import Learner
 
 logger = logging.getLogger(__name__)
 
@@ -128,6 +128,8 @@ class Result:
         file = place / MODEL
         if not file.exists():
             raise MdcgError(f"the model of a finished run, {file}, is gone; repeat the run with --fresh (fresh=True).")
+        from mdcg.learner import Learner  # which needs scikit-learn, as figures need matplotlib: no run waits for them
+
         return Learner.load(file)
 
     def measured(self, probe: str) -> list[dict[str, Any]]:
@@ -140,6 +142,8 @@ class Result:
 
     def plot(self) -> Figure:
         """Draw the accuracy as tasks are learned, and R: a matplotlib figure, which a notebook shows."""
+        from mdcg.figures.overview import overview
+
         return overview([self.setting])
 
     def as_json(self) -> dict[str, Any]:
@@ -178,6 +182,8 @@ class Comparison(dict[str, Result]):
 
     def plot(self) -> Figure:
         """Draw the accuracy as tasks are learned, a line for each result: a matplotlib figure."""
+        from mdcg.figures.overview import overview
+
         return overview(self._settings())
 
     def _settings(self) -> list[Setting]:

@@ -74,7 +74,7 @@ class Program:
 
 
 def answering() -> io.BufferedWriter:
-    """Within a program, where its answers go: what a library prints no longer gets in between."""
+    """The way for a program's answers; what a library prints no longer gets in between."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return answers

@@ -37,7 +37,6 @@ pytest.importorskip("triton")
 from triton.runtime.errors import PTXASError
 
 from mdcg.models.kernels import (
-    compiler,
     conv,
     copies,
     images,
@@ -476,7 +475,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> tuple[list[tuple[object, ...]], li
     def ask(kernel: Noting, grid: tuple[int, ...], args: tuple[object, ...], constants: dict[str, object]) -> None:
         asked.append(kernel.variant(args, constants))
 
-    monkeypatch.setattr(compiler, "ask", ask)
+    monkeypatch.setattr(launch, "_ask", ask)
     monkeypatch.setattr(launch, "_asked", {})
     return asked, launched
 
@@ -521,7 +520,7 @@ COMPILER = textwrap.dedent(
     name, side, precision, capability = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
     torch.cuda.device_count = lambda: 1
     torch.cuda.get_device_capability = lambda device=None: divmod(capability, 10)
-    from mdcg.models.kernels import compiler
+    from mdcg.models.kernels import launch
     from mdcg.models.kernels.compile_worker import Absent
     from mdcg.train.precision import Compute
     from mdcg.train.rehearsal import rehearse
@@ -532,7 +531,7 @@ COMPILER = textwrap.dedent(
         compiled.append(kernel.warmup(*args, grid=grid, **constants))
 
     driver.set_active(Absent(capability))
-    compiler.ask = ask
+    launch._ask = ask
     Compute.fused = True
     dataset = toy_dataset([64] * 6, side=side, channels=3)
     for method, augment in (("md-replay", ("crop", "flip", "randaugment")), ("gem", ())):

@@ -14,6 +14,7 @@ import typer
 from mdcg.cli.app import app
 from mdcg.cli.options import SHARED, option, own_backbone, print_json, with_options
 from mdcg.cli.train import stopped_explained
+from mdcg.compiler import start_early
 from mdcg.errors import MdcgError
 from mdcg.markup import cell
 from mdcg.terminal import PlainConsole, plain, say
@@ -71,6 +72,7 @@ def learn(
     **parameters: Any,
 ) -> None:
     """Learn the classes that are new in a folder. Given again, an interrupted command goes on where it was."""
+    start_early(parameters["device"], parameters["precision"])
     from mdcg.learner import Learner
     from mdcg.learner.tables import learned_table, summary_line
     from mdcg.recipes.parsing import parse_settings

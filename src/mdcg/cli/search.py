@@ -11,6 +11,7 @@ import typer
 from mdcg.cli.app import app
 from mdcg.cli.options import asked, how, print_json, shares_options
 from mdcg.cli.train import again, stopped_explained
+from mdcg.compiler import start_early
 from mdcg.terminal import PlainConsole, say
 
 
@@ -25,6 +26,7 @@ def search(
     **options: Any,
 ) -> None:
     """Choose a method's settings as the paper did: its grid, one seed, judged on training images held out."""
+    start_early(options["device"], options["precision"])
     from mdcg.execute.search import check_free, chosen_recipe, read_search, search_sweep, write_recipe
 
     document, given = asked(options, method=method)

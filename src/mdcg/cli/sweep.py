@@ -10,6 +10,7 @@ import typer
 from mdcg.cli.app import app
 from mdcg.cli.options import CHECK_PROBES, print_json
 from mdcg.cli.train import again, stopped_explained
+from mdcg.compiler import start_early
 from mdcg.errors import MdcgError
 from mdcg.terminal import PlainConsole, say
 
@@ -55,6 +56,8 @@ def sweep(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Train everything that a recipe with axes means, and print the table. Given again, it goes on where it was."""
+    if not plan and on is None:
+        start_early(device, precision)
     from mdcg.execute.sweep import Sweep
     from mdcg.report.sweep_tables import caption, sweep_json, sweep_table
     from mdcg.results.settings import of_sweep

@@ -10,6 +10,7 @@ import typer
 
 from mdcg.cli.app import app
 from mdcg.cli.options import asked, how, print_json, shares_options
+from mdcg.compiler import start_early
 from mdcg.errors import MdcgError
 from mdcg.terminal import PlainConsole, say
 from mdcg.train.signals import Stopped
@@ -75,6 +76,7 @@ def compare(
 
 
 def _sweep(options: dict[str, Any], **methods: Any) -> Sweep:
+    start_early(options["device"], options["precision"])
     from mdcg.execute.sweep import Sweep
 
     document, given = asked(options, **methods)

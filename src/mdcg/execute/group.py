@@ -13,8 +13,6 @@ from mdcg.execute.observer import Observer
 from mdcg.execute.plan import checked_probes
 from mdcg.execute.unfinished import group_folder, is_begun, note_group
 from mdcg.files import locked
-from mdcg.models.backbones import has_kernels
-from mdcg.models.kernels import compiler
 from mdcg.probes import ProbeSet
 from mdcg.runs.environment import environment
 from mdcg.runs.failures import forget_failure
@@ -49,9 +47,7 @@ def train_group(specs: Specs, context: Context) -> dict[str, str]:
             stack.enter_context(locked(store.folder(spec)))
             store.tidy(spec)
             forget_failure(store, spec)
-        if compute.fused and has_kernels(specs[0].backbone):
-            compiler.start()  # while images are being read
-            rehearse(_group(specs, context), compute)
+        rehearse(_group(specs, context), compute)
         queue = [(specs, context.fresh)]
         while queue:
             together, anew = queue.pop(0)

@@ -115,7 +115,6 @@ class Trainer:
         self._save_again = 0.0  # not before this time
         self.method: Method = stack([member.method for member in group.members], device, compute.dtype)
         self.smoothing = label_smoothing(group, compute)
-        self._ones = torch.ones(len(group.members), dtype=compute.dtype, device=device)
 
     def train(self, state: State, tasks: int | None = None) -> State:
         """Train to the end of task number `tasks`, or of the last."""
@@ -280,7 +279,8 @@ class Trainer:
 
     def _gradient(self, state: State, batch: Batch) -> tuple[Tensor, Tensor, list[Tensor]]:
         loss, logits = self.forward(state, batch)
-        found = torch.autograd.grad(loss, state.optimizer.parameters, self._ones, materialize_grads=True)
+        # Of the sum: where torch is given gradients to begin with, it imports sympy first, which takes a second or two.
+        found = torch.autograd.grad(loss.sum(), state.optimizer.parameters, materialize_grads=True)
         return loss.detach(), logits, list(found)
 
     def forward(self, state: State, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -318,9 +318,9 @@ class Trainer:
         loss = self.method.loss(step)
         if batch.mix:
             loss = self._with_partners(loss, step, batch.mix)
-        if loss.shape != self._ones.shape:
+        if loss.shape != (members := (len(self.group.members),)):
             raise MdcgError(
-                f"the loss of {type(self.group.method).__name__} has shape {tuple(loss.shape)} for {len(self._ones)} "
+                f"the loss of {type(self.group.method).__name__} has shape {tuple(loss.shape)} for {members[0]} "
                 "members; it must have one number for each: take no mean over the first axis."
             )
         return loss, current.detach()

@@ -99,7 +99,7 @@ class WideModel:
             smoothing=self.smoothing,
         )
         loss = self.method.loss(step)
-        found = flat(torch.autograd.grad(loss, self.parameters, torch.ones_like(loss), materialize_grads=True))
+        found = flat(torch.autograd.grad(loss.sum(), self.parameters, materialize_grads=True))
         self._move_statistics()
         by_task: Tensor = found.unflatten(0, (self.tasks, -1))
         return by_task.transpose(0, 1)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from mdcg.models.backbones import has_kernels
 from mdcg.train import state as states
 from mdcg.train.epoch import draw_epoch
 from mdcg.train.evaluate import EVAL_BATCH, logits_of
@@ -49,15 +50,13 @@ def rehearse_task(group: Group, compute: Compute, begin: Callable[[Compute], Sta
 
 def _rehearse(group: Group, compute: Compute, begin: Callable[[Compute], State], tasks: Collection[int] | None) -> None:
     """Make a step of some tasks, or of the one that comes next."""
-    if not compute.fused:
+    if not (compute.fused and has_kernels(group.training.backbone)) or torch.version.hip is not None:
         return
     from mdcg.models.kernels.launch import compile_ahead
 
     stage = Stage(torch.device("cpu"), compute.precision, compute)
     try:
         state = begin(stage)
-        if state.model.resnet() is None:
-            return
         trainer = Trainer(group, stage)
         with compute.settings(), compile_ahead():
             if tasks is None:

@@ -1,8 +1,8 @@
 """The program that compiles kernels: it forks a process for each but the first, as many at a time as there are cores.
 
-It is started by `compiler`. A question is a line of JSON that names a kernel and what it is compiled for; the answer is
-a line with the question's number, when that process has ended in whatever way. It never touches a GPU, knows the one
-that is meant by its compute capability, and has no threads: so it may fork.
+It is started by `mdcg.compiler`. A question is a line of JSON that names a kernel and what it is compiled for; the
+answer is a line with the question's number, when that process has ended in whatever way. It never touches a GPU, knows
+the one that is meant by its compute capability, and has no threads: so it may fork.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import os
 import select
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -56,7 +58,7 @@ def main(settings: dict[str, Any]) -> None:
     """Compile what is asked for until nobody is left who asks, or there is nothing to do."""
     answers = answering()
     waiting: list[dict[str, Any]] = []
-    running: dict[int, int] = {}  # the number of the question, by process
+    running: dict[int, int | None] = {_forked(_build_driver): None}  # the number of the question, by process
     line, warm, idle_since = b"", False, time.monotonic()
     while time.monotonic() < idle_since + IDLE:
         if select.select([sys.stdin], [], [], PAUSE if waiting or running else IDLE)[0]:
@@ -74,9 +76,10 @@ def main(settings: dict[str, Any]) -> None:
             gc.freeze()  # or collecting garbage would copy what the processes share
         while waiting and len(running) < settings["cores"]:
             question = waiting.pop(0)
-            running[_forked(question)] = question["number"]
+            running[_forked(partial(build, question))] = question["number"]
         while running and (ended := os.waitpid(-1, os.WNOHANG)[0]):
-            done.append(running.pop(ended))
+            if (number := running.pop(ended)) is not None:
+                done.append(number)
         if done:
             answers.write(b"".join(b"%d\n" % number for number in done))
             answers.flush()
@@ -84,13 +87,21 @@ def main(settings: dict[str, Any]) -> None:
             idle_since = time.monotonic()
 
 
-def _forked(question: dict[str, Any]) -> int:
+def _forked(work: Callable[[], object]) -> int:
+    """The process that does it."""
     if pid := os.fork():
         return pid
     try:
-        build(question)
+        work()
     finally:
         os._exit(0)
+
+
+def _build_driver() -> None:
+    """Let a C compiler make what Triton needs to speak to a GPU."""
+    from triton.backends.nvidia.driver import CudaUtils
+
+    CudaUtils()
 
 
 def build(question: dict[str, Any]) -> Any:

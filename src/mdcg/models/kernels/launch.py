@@ -15,8 +15,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.errors import TritonError
 
+from mdcg import compiler
 from mdcg.errors import MdcgError
-from mdcg.models.kernels import compiler
 
 _Key = tuple[Any, ...]
 _ahead: ContextVar[bool] = ContextVar("compiled ahead", default=False)
@@ -52,7 +52,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
     if _ahead.get():
         key = _key(kernel, args, constants)
         if key not in _asked:
-            _asked[key] = compiler.ask(kernel, grid, args, constants)
+            _asked[key] = _ask(kernel, grid, args, constants)
         return
     if compiler.is_busy() and (asked := _asked.get(_key(kernel, args, constants))):
         asked.result()
@@ -73,6 +73,31 @@ def compile_ahead() -> Iterator[None]:
         yield
     finally:
         _ahead.reset(token)
+
+
+def _ask(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], constants: dict[str, Any]) -> Future[None] | None:
+    """Have a kernel compiled for such arguments and the current GPU; None where nobody does it."""
+    program = compiler.start()
+    if program is None:
+        return None
+    major, minor = torch.cuda.get_device_capability()
+    return program.ask(
+        {
+            "module": kernel.fn.__module__,
+            "name": kernel.fn.__qualname__,
+            "grid": list(grid),
+            "args": [_described(own) for own in args],
+            "constants": constants,
+            "capability": 10 * major + minor,
+        }
+    )
+
+
+def _described(argument: Any) -> Any:
+    """An argument as JSON: of a tensor only what makes a difference to Triton."""
+    if isinstance(argument, Tensor):
+        return {"dtype": str(argument.dtype).removeprefix("torch."), "aligned": argument.data_ptr() % 16 == 0}
+    return [_described(own) for own in argument] if isinstance(argument, tuple) else argument
 
 
 def compiling() -> bool:

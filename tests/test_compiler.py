@@ -14,8 +14,9 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
-from mdcg.models.kernels import compiler, launch, losses
-from mdcg.models.kernels.compiler import Compiler
+from mdcg import compiler
+from mdcg.compiler import Compiler
+from mdcg.models.kernels import launch, losses
 
 FOREVER = 120.0  # seconds
 
@@ -42,7 +43,6 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         def ask(self, question: Any) -> Any:
             asked.append(question)
 
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     monkeypatch.setattr(compiler, "_running", Told())
     monkeypatch.setattr(launch, "_asked", {})
@@ -101,14 +101,12 @@ def test_it_ends_with_the_one_that_asks(program: Compiler) -> None:
     assert program.process.wait(FOREVER) == 0
 
 
-@pytest.mark.parametrize("hindrance", ["no GPU", "limit", "frozen"])
+@pytest.mark.parametrize("hindrance", ["limit", "frozen"])
 def test_where_it_cannot_be_started_nothing_is_asked(
     hopper: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, hindrance: str
 ) -> None:
     monkeypatch.setattr(compiler, "_running", None)
-    if hindrance == "no GPU":
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    elif hindrance == "frozen":
+    if hindrance == "frozen":
         monkeypatch.setattr(sys, "frozen", True, raising=False)
     else:
 
@@ -121,3 +119,31 @@ def test_where_it_cannot_be_started_nothing_is_asked(
     assert compiler.start() is None
     assert not compiler.is_busy()
     assert list(launch._asked.values()) == [None]
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "kernels", "there", "starts"),
+    [
+        ("auto", "auto", "", True, True),
+        ("cuda", "bf16", "", True, True),
+        ("cuda", "bf16", "", False, False),
+        ("cpu", "auto", "", True, False),
+        ("auto", "fp32", "", True, False),
+        ("auto", "bf16", "plain", True, False),
+    ],
+)
+def test_it_is_started_early_where_it_may_be_wanted(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    precision: str,
+    kernels: str,
+    there: bool,
+    starts: bool,
+) -> None:
+    started = []
+    monkeypatch.setattr(compiler, "start", lambda: started.append(True))
+    monkeypatch.setattr(compiler, "NVIDIA", tmp_path if there else tmp_path / "none")
+    monkeypatch.setenv("MDCG_KERNELS", kernels)
+    compiler.start_early(device, precision)
+    assert bool(started) == starts

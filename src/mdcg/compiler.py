@@ -2,7 +2,8 @@
 
 The program has the same Triton and the same cache as this process, which finds there what it launches next. It ends by
 itself when it has had nothing to do for a while. What it cannot compile is compiled by whoever launches it, who also
-says what is wrong: with and without it the same happens, only later.
+says what is wrong: with and without it the same happens, only later. Nothing here needs torch: to import that takes
+the program as long as it takes this process.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from mdcg.programs import Program, cores, startable
+from mdcg.switches import switched_off
+
+NVIDIA = Path("/dev/nvidiactl")  # is there where GPUs are
 
 
 class Compiler(Program):
@@ -65,40 +67,22 @@ _running: Compiler | None = None
 
 
 def start() -> Compiler | None:
-    """The program, started unless it is there already; None where it cannot be, or there is no GPU of NVIDIA's."""
+    """The program, started unless it is there already; None where it cannot be."""
     global _running
-    wanted = torch.cuda.is_available() and torch.version.hip is None
-    if (_running is None or _running.ended) and wanted and startable():
+    if (_running is None or _running.ended) and startable():
         with contextlib.suppress(OSError):  # where we may have no more processes, or open files
             _running = Compiler()
     return _running
 
 
+def start_early(device: str | None, precision: str | None) -> None:
+    """Start the program if a training with these options may want it: it is ready once this process has torch."""
+    may_fuse = device in (None, "auto", "cuda") and precision in (None, "auto", "tf32", "bf16")
+    wanted = may_fuse and not switched_off("MDCG_KERNELS", "plain")
+    if wanted and NVIDIA.exists():
+        start()
+
+
 def is_busy() -> bool:
     """Whether something that was asked for is not compiled yet."""
     return _running is not None and _running.is_busy()
-
-
-def ask(kernel: Any, grid: Sequence[int], args: Sequence[Any], constants: Mapping[str, Any]) -> Future[None] | None:
-    """Have a kernel compiled for such arguments and the current GPU; None where nobody does it."""
-    program = start()
-    if program is None:
-        return None
-    major, minor = torch.cuda.get_device_capability()
-    return program.ask(
-        {
-            "module": kernel.fn.__module__,
-            "name": kernel.fn.__qualname__,
-            "grid": list(grid),
-            "args": [_described(own) for own in args],
-            "constants": dict(constants),
-            "capability": 10 * major + minor,
-        }
-    )
-
-
-def _described(argument: Any) -> Any:
-    """An argument as JSON: of a tensor only what makes a difference to Triton."""
-    if isinstance(argument, Tensor):
-        return {"dtype": str(argument.dtype).removeprefix("torch."), "aligned": argument.data_ptr() % 16 == 0}
-    return [_described(own) for own in argument] if isinstance(argument, tuple) else argument
