@@ -567,12 +567,12 @@ def test_stopped_before_a_command_begins(cli: Cli, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_table_tells_of_methods_that_train_otherwise(cli: Cli, tmp_path: Path) -> None:
-    words = ["compare", "--scenario", "digits-2", "--methods", "md,md-replay", "--memory", 20, "--epochs", 1]
+    words = ["compare", "--scenario", "digits-2", "--methods", "md,md-replay", "--memory", 100, "--epochs", 1]
     told = " ".join(cli(*words, "--out", tmp_path).out.split())
     assert "md-replay: lr 0.1, schedule cosine, weight_decay 0.0005, augment crop+randaugment" in told
     assert "md: " not in told
     recipe = tmp_path / "two.yaml"
-    recipe.write_text("scenario: digits-2\nmemory: 20\nepochs: 1\naxes:\n  method: [md, md-replay]\n")
+    recipe.write_text("scenario: digits-2\nmemory: 100\nepochs: 1\naxes:\n  method: [md, md-replay]\n")
     swept = cli("sweep", recipe, "--out", tmp_path)
     assert "\nmd-replay: lr 0.1, schedule cosine, weight_decay 0.0005, augment crop+randaugment\n" in swept.out
     recipe.write_text(recipe.read_text() + "  augment: [crop, crop+randaugment]\n")

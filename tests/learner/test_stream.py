@@ -41,7 +41,8 @@ def test_all_of_our_methods_are_here() -> None:
 def test_learn_is_run(method: str, preset: Any, tmp_path: Path) -> None:
     if preset == "published" and not (METHODS[method].published or METHODS[method].published_passes != "joint"):
         pytest.skip("the published code does the same")
-    asked: dict[str, Any] = {"memory": 20, "preset": preset, "seeds": SEED, "epochs": 2, "quiet": True}
+    memory = 60 if method == "md-replay" else 20  # what suits fewer depends on classes that `learn` does not know yet
+    asked: dict[str, Any] = {"memory": memory, "preset": preset, "seeds": SEED, "epochs": 2, "quiet": True}
     result = mdcg.run(scenario=f"{NAME}-{TASKS}", method=method, out=tmp_path / "runs", **asked)
     file, dataset = tmp_path / "model.safetensors", toys()
     learner = learner_like(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -261,17 +262,18 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_search_is_what_was_searched() -> None:
-    """Whatever md-replay's defaults become: the runs that are kept are those that its recipe means, but for some λ."""
+    """Whatever md-replay's defaults become: the runs that are kept are those that recipes mean, but for some λ."""
     dataset = toy_dataset([4] * 10, side=32, channels=3)
-    found = expand(read_document(shipped_recipes()["beyond-search"]))
+    recipes = [shipped_recipes()[name] for name in ("beyond-search", "beyond-margin", "beyond-decay")]
+    found = [one for recipe in recipes for one in expand(read_document(recipe))]
     meant = set()
     for one in found:
         (spec,) = one.recipe.model_copy(update={"scenario": "c10-5", "precision": "bf16"}).resolve(dataset)
         meant.add(_identity(spec.model_copy(update={"scenario": one.recipe.scenario})))
     kept = [record.spec for _, record in Store(ROOT / "searches").records()]
-    assert len(meant) == len(found) == 148
+    assert (len(found), len(meant)) == (200, 196)  # four of the second recipe are of the first, too
     others = [spec for spec in kept if _identity(spec) not in meant]
-    assert (len(kept), len(others)) == (149, 11)
+    assert (len(kept), len(others)) == (197, 11)
     assert {spec.hyperparameters["lam"] for spec in others} == {0.0, 1.0}
 
 
@@ -283,10 +285,17 @@ def _identity(spec: RunSpec) -> str:
 def test_others_are_given_what_md_replay_has() -> None:
     ours = METHODS["md-replay"]()
     for name in ("beyond-c10-5", "beyond-c100-10"):
-        rows = yaml.safe_load(shipped_recipes()[name].read_text())["axes"]["compared"]
-        given = [row for row in rows.values() if row["method"] in ("der", "er-ace", "er-lode")]
-        assert len(given) == 3
-        for row in given:
-            own = {**METHODS["md-replay"].recipe, "augment": f"crop+flip+{METHODS['md-replay'].recipe['augment']}"}
-            assert {key: row[key] for key in own} == own
-            assert row["set"] == {key: getattr(ours, key) for key in ("distils", "temperature")}
+        found = expand(read_document(shipped_recipes()[name]))
+        assert Counter(one.recipe.named_method() for one in found) == dict.fromkeys(
+            ("md-replay", "der", "er-ace", "er-lode"), 4
+        )
+        for one in found:
+            (memory,) = one.recipe.memory
+            own = METHODS["md-replay"].training_for(one.recipe.scenario, memory)
+            if one.recipe.method != "md-replay":
+                own["augment"] = f"crop+flip+{own['augment']}"
+                assert {key: getattr(one.recipe, key) for key in own} == own
+                assert one.recipe.set == {key: getattr(ours, key) for key in ("distils", "temperature")}
+            else:
+                assert one.recipe.weight_decay in (None, 0.0, own["weight_decay"])
+                assert not one.recipe.set

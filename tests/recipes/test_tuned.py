@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 
+import mdcg
 from mdcg.data import load
 from mdcg.errors import MdcgError
 from mdcg.execute.cost import group_of
@@ -154,3 +156,42 @@ def test_images_that_are_taken_as_they_are_stay_so() -> None:
     dataset = dataclasses.replace(toy_dataset([4] * 10, side=32, channels=3), padding=0, flip=False)
     (found,) = make_recipe(scenario="c10-5", method="md-replay", memory=500).resolve(dataset)
     assert found.augment is None
+
+
+@pytest.mark.parametrize(
+    ("scenario", "memory", "lam", "decay"),
+    [
+        ("c10-5", 200, 0.1, 5e-4),  # 10,000 images a task, 20 of a class in memory
+        ("c10-5", 2000, 1.0, 5e-4),
+        ("c100-10", 200, 0.2, 0.0),  # 5,000 and two
+        ("c100-10", 500, 0.5, 0.0),
+        ("c100-10", 1000, 1.0, 5e-4),
+        ("c100-10", 2000, 1.0, 5e-4),
+        ("tym-10", 2000, 1.0, 5e-4),
+    ],
+)
+def test_settings_that_suit_a_memory(scenario: str, memory: int, lam: float, decay: float) -> None:
+    """The margin's weight is 5 M / N, at most 1; weights decay where a class has ten images: docs/beyond.md."""
+    kind = METHODS["md-replay"]
+    assert kind.tuned(scenario, memory) == {"lam": lam}
+    assert kind.training_for(scenario, memory) == {**kind.recipe, "weight_decay": decay}
+
+
+def test_what_suits_a_dataset_of_ones_own() -> None:
+    """Its images are counted: ten classes of four in five tasks; and what is asked for goes before."""
+    own = mdcg.Dataset.from_arrays((np.zeros((40, 8, 8, 1), np.uint8), np.repeat(np.arange(10), 4)), name="mine")
+    keys: dict[str, Any] = {"scenario": "mine-5", "method": "md-replay", "memory": 10, "backbone": "smallconv"}
+    images = len(own.train) // 5
+    (found,) = make_recipe(**keys).resolve(own)
+    assert (found.hyperparameters["lam"], found.weight_decay) == (min(1.0, 50 / images), 0.0)
+    (found,) = make_recipe(**{**keys, "memory": 100}).resolve(own)
+    assert (found.hyperparameters["lam"], found.weight_decay) == (1.0, 5e-4)
+    (found,) = make_recipe(**keys, set={"lam": 0.3}, weight_decay=1e-3).resolve(own)
+    assert (found.hyperparameters["lam"], found.weight_decay) == (0.3, 1e-3)
+
+
+def test_a_learner_has_what_suits_its_memory() -> None:
+    images, names = np.zeros((40, 8, 8, 1), np.uint8), np.repeat(["a", "b"], 20)
+    learner = mdcg.Learner("md-replay", memory=4, backbone="smallconv", epochs=1, hold_out=0, quiet=True)
+    setup = learner.learn(images, names).saved_.setup
+    assert (setup.hyperparameters["lam"], setup.weight_decay) == (0.5, 0.0)

@@ -29,7 +29,6 @@ class Cifar(Published):
     train: dict[str, str]  # file: sha1
     test: dict[str, str]
     names: str  # file with the class names
-    classes: int
     label_bytes: int
 
     def stamp(self, path: Path) -> str:
@@ -79,6 +78,8 @@ CIFAR10 = Cifar(
     short="c10",
     summary="CIFAR-10: 60,000 images, 32×32, 10 classes (cifar-10-binary.tar.gz)",
     tasks=(5,),
+    classes=10,
+    images=50_000,
     shape=(3, 32, 32),
     preprocessing=Preprocessing(4, True, CIFAR10_MEAN, CIFAR10_STD),
     protocol=Protocol("resnet20", epochs=20, batch_size=32),  # Section 4.1, as for CIFAR-100 and Tiny-ImageNet
@@ -96,7 +97,6 @@ CIFAR10 = Cifar(
     },
     test={"test_batch.bin": "67eb016db431130d61cd03c7ad570b013799c88c"},
     names="batches.meta.txt",
-    classes=10,
     label_bytes=1,
 )
 
@@ -105,6 +105,8 @@ CIFAR100 = Cifar(
     short="c100",
     summary="CIFAR-100: 60,000 images, 32×32, 100 fine classes (cifar-100-binary.tar.gz)",
     tasks=(10,),
+    classes=100,
+    images=50_000,
     shape=(3, 32, 32),
     preprocessing=Preprocessing(4, True, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
     protocol=Protocol("resnet20", epochs=20, batch_size=16),
@@ -117,6 +119,5 @@ CIFAR100 = Cifar(
     train={"train.bin": "e207cd2e05b73b1393c74c7f5e7bea451d63e08e"},
     test={"test.bin": "8fb6623e830365ff53cf14adec797474f5478006"},
     names="fine_label_names.txt",
-    classes=100,
     label_bytes=2,
 )

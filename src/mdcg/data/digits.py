@@ -25,6 +25,8 @@ DIGITS = Digits(
     summary="1,797 handwritten digits, 8×8 grey, 10 classes, part of the installation",
     part_of="scikit-learn",
     tasks=(5,),
+    classes=10,
+    images=1438,
     shape=(1, 8, 8),
     preprocessing=Preprocessing(padding=1, flip=False),
     protocol=Protocol("smallconv", epochs=10, batch_size=32, lr=0.05),  # not in the paper: small and quick

@@ -91,6 +91,8 @@ class DatasetRecord(ABC):
     preprocessing: Preprocessing | None = None  # None: `Preprocessing.usual`
     published: Preprocessing | None = None  # by the paper's published code, where that departs from the paper
     protocol: Protocol | None = None  # None: `Protocol.usual`
+    classes: int = 0  # and images to train on, where these are known before it is read
+    images: int = 0
     memories: tuple[int, ...] = ()  # that figures of these scenarios show; that in the middle is the usual one
     format: int = 1  # part of a run's identity: raised when a change alters what runs on it compute
 

@@ -204,7 +204,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError("none of these classes is new; learn takes at least one that is not known yet.")
         if before is None and len(new) < 2:
             raise InputError(f"there is only one class, {new[0]!r}; begin with at least two classes.")
-        setup = resolved(params, before, pixels)
+        setup = resolved(params, before, pixels, len(known) + len(new))
         check_room(setup, before, len(new))
         place = {label: position for position, label in enumerate((*known, *new))}
         arrived = Arrived(pixels, np.array([place[label] for label in named], np.int64), new)

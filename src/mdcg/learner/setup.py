@@ -17,7 +17,7 @@ from mdcg.data.normalise import Named, Statistics, statistics
 from mdcg.data.record import Preprocessing, Protocol
 from mdcg.errors import MdcgError, unknown
 from mdcg.methods import METHODS
-from mdcg.methods.base import Passes, Value
+from mdcg.methods.base import TRAINING, Passes, Value
 from mdcg.models import HEADS
 from mdcg.recipes.presets import usual_augment, with_own
 from mdcg.recipes.recipe import LARGEST, methods_own
@@ -79,8 +79,11 @@ class Params(BaseModel):
         return self.model_dump(mode="json", exclude={"device", "quiet"})
 
 
-def resolved(params: Params, before: SavedModel | None, images: Tensor) -> Setup:
-    """How the next task is trained: as these parameters say, on the network that there is, or on a new one."""
+def resolved(params: Params, before: SavedModel | None, images: Tensor, classes: int) -> Setup:
+    """How the next task is trained: as these parameters say, on the network that there is, or on a new one.
+
+    With its `images` there are so many `classes`.
+    """
     if params.method not in METHODS.names():
         raise unknown("method", params.method, METHODS.names())
     kind = METHODS[params.method]
@@ -89,9 +92,12 @@ def resolved(params: Params, before: SavedModel | None, images: Tensor) -> Setup
         raise unknown("head", head, HEADS.names())
     check_head(params.method, head, bool(params.head))
     chosen = {name: field.get_default() for name, field in kind.model_fields.items() if not field.is_required()}
+    suited = kind.suited(params.memory, classes, len(images))
+    chosen |= {name: value for name, value in suited.items() if name in kind.model_fields}
     hyperparameters, head_settings = resolve_settings(params.method, head, params.set or {}, chosen)
     _, height, width, channels = images.shape
     shape, own = (channels, height, width), methods_own(params.method)
+    own |= {name: value for name, value in suited.items() if name in TRAINING}
     usual = Preprocessing.usual(shape)
     found = Setup(
         backbone=params.backbone or Protocol.usual(shape).backbone,

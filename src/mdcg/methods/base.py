@@ -13,11 +13,13 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
+from mdcg.data import record_of
+from mdcg.data.registry import is_known
 from mdcg.errors import MdcgError
 from mdcg.memory import Draw
 from mdcg.models import kernels
 from mdcg.registry import Registry, first_line
-from mdcg.scenario import Stream
+from mdcg.scenario import Stream, parse
 
 Value = bool | int | float | str
 Choices = Mapping[str, Mapping[int, float]]  # a hyperparameter's value by scenario and memory size
@@ -231,10 +233,32 @@ class Method(BaseModel):
                 raise MdcgError(f"{name} cannot learn a stream {what}{settings}; {others}.", about="method")
 
     @classmethod
-    def tuned(cls, scenario: str, memory: int) -> dict[str, float]:
-        """The hyperparameters that the paper chose for a scenario and memory size, where it did."""
+    def suited(cls, memory: int, classes: int, images: int) -> dict[str, Value]:
+        """What suits a memory of so many images for so many classes, where a task brings so many images.
+
+        Fields, and keys of `TRAINING`. Nothing, unless the method has a rule; what the paper chose goes before it.
+        """
+        return {}
+
+    @classmethod
+    def tuned(cls, scenario: str, memory: int) -> dict[str, Value]:
+        """The fields that the paper chose for a scenario and memory size, where it did, or that suit them."""
         found = {field: table.get(scenario, {}).get(memory) for field, table in cls.chosen.items()}
-        return {field: value for field, value in found.items() if value is not None}
+        suited = {key: value for key, value in cls._suited_to(scenario, memory).items() if key in cls.model_fields}
+        return suited | {field: value for field, value in found.items() if value is not None}
+
+    @classmethod
+    def training_for(cls, scenario: str, memory: int) -> dict[str, Value]:
+        """How it trains on a scenario with a memory size where nothing else is asked for: `recipe`, as suits them."""
+        suited = cls._suited_to(scenario, memory)
+        return {**cls.recipe, **{key: value for key, value in suited.items() if key in TRAINING}}
+
+    @classmethod
+    def _suited_to(cls, scenario: str, memory: int) -> dict[str, Value]:
+        """What suits a scenario, if it is known of its dataset how large it is."""
+        dataset, tasks = parse(scenario)
+        record = record_of(dataset) if is_known(dataset) else None
+        return cls.suited(memory, record.classes, record.images // tasks) if record and record.images else {}
 
     @classmethod
     def streams(cls) -> str:

@@ -9,6 +9,10 @@ divergence, its cross-entropy among all classes, and the teacher is asked about 
 
 With ρ = 0, T = 1 and `distils=memory`, without the last term, it is Margin Dampening. With `current_in_memory` the
 memory has images of the task's own classes while these are learned; for them there is no divergence.
+
+All settings were chosen on images held out from training (docs/beyond.md). With many images in memory, beside those of
+a task, the margin may weigh more: λ = min(1, 5 M / N), M being the memory's images and N those of a task. With fewer
+than ten images of a class in memory, weights do not decay.
 """
 
 from __future__ import annotations
@@ -19,9 +23,12 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from mdcg.methods.base import METHODS, Step, Value, cross_entropy
+from mdcg.methods.base import METHODS, Choices, Step, Value, cross_entropy
 from mdcg.methods.ingredients import Distilling, Distils
 from mdcg.methods.md import MarginDampening
+
+MARGIN = 5  # λ of a memory as large as a task
+FEW = 10  # images of a class in memory
 
 
 @METHODS.register("md-replay")
@@ -29,6 +36,7 @@ class ReplayedMarginDampening(Distilling, MarginDampening):
     """Margin Dampening with replay: memory images are also trained on. Not in the paper."""
 
     forks: ClassVar[bool] = True
+    chosen: ClassVar[Mapping[str, Choices]] = {}
     published: ClassVar[Mapping[str, Value]] = {}
     added: ClassVar[Mapping[str, Value]] = {"distils": "memory", "distil_current": 1.0, "among": "all"}
     recipe: ClassVar[Mapping[str, Value]] = {
@@ -43,6 +51,11 @@ class ReplayedMarginDampening(Distilling, MarginDampening):
     current_in_memory: bool = Field(
         False, description="whether a task's images go into memory before it is learned, not after"
     )
+
+    @classmethod
+    def suited(cls, memory: int, classes: int, images: int) -> dict[str, Value]:
+        found: dict[str, Value] = {"lam": round(min(1.0, MARGIN * memory / max(1, images)), 4)}
+        return found | ({"weight_decay": 0.0} if memory < FEW * classes else {})
 
     def fills_memory_first(self) -> bool:
         return self.current_in_memory

@@ -135,7 +135,7 @@ def settings_of_preset(preset: Preset, scenario: str, method: str, memory: int, 
         "augmentation": preset if record.published else "paper",
         "passes": chosen.passes,
         **{name: value for name, value in ADDED.items() if name not in ("passes", "code")},
-        **METHODS[method].recipe,
+        **METHODS[method].training_for(scenario, memory),
         **augment_settings(with_own(usual, METHODS[method]), usual),
         "stream": Stream(),
     }

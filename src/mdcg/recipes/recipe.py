@@ -13,7 +13,7 @@ from mdcg.data import DATASETS, Dataset, record_of
 from mdcg.data.normalise import Named
 from mdcg.errors import MdcgError, unknown
 from mdcg.methods import METHODS
-from mdcg.methods.base import TRAINING, Method, Passes, Preset
+from mdcg.methods.base import TRAINING, Method, Passes, Preset, Value
 from mdcg.models import HEADS
 from mdcg.models.naming import backbone_name
 from mdcg.models.weights import WeightsFile
@@ -222,7 +222,8 @@ class Recipe(BaseModel):
     def resolve(self, dataset: Dataset) -> list[RunSpec]:
         """The runs of a recipe that means one setting: one for each seed."""
         self.check_names()
-        first = self._with_methods_own()._resolved(dataset)
+        suited = self._suited(dataset)
+        first = self._with_methods_own(suited)._resolved(dataset, suited)
         if first.stream != Stream():
             members = [replace(first.member(), seed=seed) for seed in self.seeds]
             for member in members:  # each by itself: what a method finds there depends on the seed
@@ -255,14 +256,22 @@ class Recipe(BaseModel):
         if self.backbone:
             backbone_name(self.backbone, may_import=False)
 
-    def _with_methods_own(self) -> Recipe:
+    def _suited(self, dataset: Dataset) -> dict[str, Value]:
+        """What suits this dataset and memory, see `Method.suited`; one that is known by name is as its record says."""
+        kind, (known, tasks) = METHODS[self.named_method()], parse(self.scenario)
+        record = dataset.own or record_of(known)
+        classes, images = (record.classes, record.images) if record.images else (dataset.classes, len(dataset.train))
+        return kind.suited(self.memory[0], classes, images // tasks) if kind.uses_memory and not self.online else {}
+
+    def _with_methods_own(self, suited: Mapping[str, Value]) -> Recipe:
         """The recipe with what its method sets where nothing else is asked for."""
         left = ("augment", "lr") if self.optimizer != "sgd" else ("augment",)  # which waits for the dataset
         own = {} if self.online else methods_own(self.named_method())
+        own |= {key: value for key, value in suited.items() if key in TRAINING}
         own = {key: value for key, value in own.items() if key not in left}
         return Recipe(**{**own, **self.model_dump(exclude_unset=True)}) if own else self
 
-    def _resolved(self, dataset: Dataset) -> RunSpec:
+    def _resolved(self, dataset: Dataset, suited: Mapping[str, Value]) -> RunSpec:
         name = self.named_method()
         kind = METHODS[name]
         memory = self.memory[0] if kind.uses_memory else 0
@@ -290,7 +299,9 @@ class Recipe(BaseModel):
                 about="augmentation",
             )
         preset = presets.defaults(self.preset, kind, self.scenario, memory, usual.epochs)
-        hyperparameters, settings = resolve_settings(name, head, self.set, preset.settings)
+        chosen = kind.tuned(self.scenario, memory)
+        own = {key: value for key, value in suited.items() if key in kind.model_fields and key not in chosen}
+        hyperparameters, settings = resolve_settings(name, head, self.set, {**preset.settings, **own})
         kind(**hyperparameters).check_stream(name, stream)
         batch_size = self.batch_size or usual.batch_size
         if stream.online and self.epochs not in (None, 1):
