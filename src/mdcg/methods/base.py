@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mdcg.data import record_of
-from mdcg.data.registry import is_known
 from mdcg.errors import MdcgError
 from mdcg.memory import Draw
 from mdcg.models import kernels
@@ -256,9 +255,12 @@ class Method(BaseModel):
     @classmethod
     def _suited_to(cls, scenario: str, memory: int) -> dict[str, Value]:
         """What suits a scenario, if it is known of its dataset how large it is."""
-        dataset, tasks = parse(scenario)
-        record = record_of(dataset) if is_known(dataset) else None
-        return cls.suited(memory, record.classes, record.images // tasks) if record and record.images else {}
+        try:
+            dataset, tasks = parse(scenario)
+            record = record_of(dataset)
+        except MdcgError:  # of a run that was read: its dataset may be gone
+            return {}
+        return cls.suited(memory, record.classes, record.images // tasks) if record.images else {}
 
     @classmethod
     def streams(cls) -> str:
