@@ -8,12 +8,17 @@ convolution of all members is one grouped convolution and BatchNorm over K·C ch
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
+
+from mdcg.programs import cores
+
+MANY = 100_000  # weights of a member, from which on members are initialised side by side
 
 
 def fold(images: Tensor) -> Tensor:
@@ -61,9 +66,17 @@ class Conv2d(nn.Module):
 
     def initialise(self, rngs: Sequence[np.random.Generator]) -> None:
         scale = np.float32(np.sqrt(2 / self.fan))
-        with torch.no_grad():
-            for weight, rng in zip(self.weight, rngs, strict=True):
-                weight.copy_(torch.from_numpy(scale * rng.standard_normal(weight.shape, np.float32)))
+
+        def fill(weight: Tensor, rng: np.random.Generator) -> None:
+            weight.copy_(torch.from_numpy(scale * rng.standard_normal(weight.shape, np.float32)))
+
+        weights = self.weight.detach()
+        if weights[0].numel() < MANY:
+            for member in zip(weights, rngs, strict=True):
+                fill(*member)
+            return
+        with ThreadPoolExecutor(cores()) as pool:  # members have generators of their own, which do not wait for Python
+            list(pool.map(fill, weights, rngs))
 
     def taps(self) -> Tensor:
         """The weight as it lies in memory, (K, taps, inputs, outputs): so the fused kernels read it."""

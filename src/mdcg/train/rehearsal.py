@@ -58,7 +58,7 @@ def _rehearse(group: Group, compute: Compute, begin: Callable[[Compute], State],
     try:
         state = begin(stage)
         trainer = Trainer(group, stage)
-        with compute.settings(), compile_ahead():
+        with compute.settings(threads=1), compile_ahead():  # several would wait for each other: the cores are compiling
             if tasks is None:
                 _try(trainer, state)
                 return

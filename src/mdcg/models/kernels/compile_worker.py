@@ -57,6 +57,13 @@ class Absent:
 def main(settings: dict[str, Any]) -> None:
     """Compile what is asked for until nobody is left who asks, or there is nothing to do."""
     answers = answering()
+    os.nice(10)  # the process that asks comes first
+    with contextlib.suppress(
+        ImportError
+    ):  # where later versions have it; it looks at all of Triton, and keeps it in mind
+        from triton.runtime.cache import triton_key
+
+        triton_key()
     waiting: list[dict[str, Any]] = []
     running: dict[int, int | None] = {_forked(_build_driver): None}  # the number of the question, by process
     line, warm, idle_since = b"", False, time.monotonic()
@@ -111,6 +118,8 @@ def build(question: dict[str, Any]) -> Any:
     kernel = getattr(importlib.import_module(question["module"]), question["name"])
     args = [_made(own) for own in question["args"]]
     compiled = kernel.warmup(*args, grid=tuple(question["grid"]), **question["constants"])
+    if not question["launcher"]:
+        return compiled
     # Before 3.7 Triton has a C compiler make a launcher for every kind of arguments: half a second for each.
     with contextlib.suppress(Exception):  # which later versions, and other backends, do in other ways
         from triton.backends.nvidia.driver import CudaLauncher

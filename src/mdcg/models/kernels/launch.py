@@ -21,6 +21,7 @@ from mdcg.errors import MdcgError
 _Key = tuple[Any, ...]
 _ahead: ContextVar[bool] = ContextVar("compiled ahead", default=False)
 _asked: dict[_Key, Future[None] | None] = {}
+_launchers: set[_Key] = set()  # kinds of arguments with which kernels were asked for: these share a launcher
 
 
 def _overlapping() -> bool:
@@ -81,8 +82,12 @@ def _ask(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], constants: d
     if program is None:
         return None
     major, minor = torch.cuda.get_device_capability()
+    kinds = (kernel, *_kinds(kernel, args))
+    first = kinds not in _launchers
+    _launchers.add(kinds)
     return program.ask(
         {
+            "launcher": first,
             "module": kernel.fn.__module__,
             "name": kernel.fn.__qualname__,
             "grid": list(grid),
@@ -106,13 +111,17 @@ def compiling() -> bool:
 
 
 def _key(kernel: Any, args: tuple[Any, ...], constants: dict[str, Any]) -> _Key:
-    """The kernel, with the properties of each argument for which Triton compiles one of its own."""
+    """A name for what Triton compiles by itself: the kernel, its constants, and the kinds of its arguments."""
+    return (kernel, *sorted(constants.items()), *_kinds(kernel, args))
+
+
+def _kinds(kernel: Any, args: tuple[Any, ...]) -> list[_Key]:
+    """The properties of each argument for which Triton compiles a kernel of its own."""
     parameters = getattr(kernel, "params", [None] * len(args))
-    kinds = [
+    return [
         _kind(own, not getattr(parameter, "do_not_specialize", False))
         for parameter, own in zip(parameters, args, strict=False)  # constants come later
     ]
-    return (kernel, *sorted(constants.items()), *kinds)
 
 
 def _kind(argument: Any, special: bool) -> _Key:
