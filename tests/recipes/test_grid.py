@@ -182,7 +182,11 @@ BAD = [
     ("scenario: digits-2\naxes:\n  which:\n    a: {method: naive, out: x}\n",
      "line 4: unknown key 'out'"),
     ("scenario: digits-2\naxes:\n  method:\n    a: {method: md}\n",
-     "line 3: axis 'method' must be a list of values"),
+     "line 4: 'method' is given twice for 'a'"),
+    ("scenario: digits-2\nmethod: md\naxes:\n  memory:\n    30: {lr: 0.1}\n    many: {lr: 0.1}\n",
+     "line 6: 'memory' is wrong"),
+    ("scenario: digits-2\nmethod: md\nmemory: 30\naxes:\n  memory:\n    30: {lr: 0.1}\n",
+     "line 6: axis 'memory' sets 'memory', which line 3 sets too"),
     ("scenario: digits-2\naxes:\n  seeds: [1, 2]\n",
      "line 3: 'seeds' cannot be an axis"),
     ("scenario: digits-2\naxes: [method]\n",
@@ -256,6 +260,20 @@ def test_recipes_that_come_along(cli: Cli, tmp_path: Path, monkeypatch: pytest.M
         "my/own": "cannot read recipe my/own: No such file",
     }.items():
         assert said in cli("sweep", asked).sentence()
+
+
+def test_values_of_a_key_that_set_more(tmp_path: Path) -> None:
+    """They are values of the key, and so columns of a table or lines of a chart as they would be in a list."""
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(
+        "scenario: digits-2\nmethod: md\naxes:\n  memory:\n    30: {lr: 0.1}\n    60: {lr: 0.2, set: {lam: 1.0}}\n"
+    )
+    found = expand(read_document(recipe))
+    assert [(one.recipe.memory, one.recipe.lr, one.recipe.set) for one in found] == [
+        ([30], 0.1, {}),
+        ([60], 0.2, {"lam": 1.0}),
+    ]
+    assert [one.labels for one in found] == [{"memory": "30"}, {"memory": "60"}]
 
 
 ROOT = Path(__file__).parents[2]

@@ -327,17 +327,14 @@ def _values(document: Document, name: str, values: Any, base: Place | None = Non
 
 
 def _variants(document: Document, name: str, values: Mapping[Any, Any]) -> Iterator[AxisValue]:
-    if key_name(name) in Recipe.model_fields:
-        raise document.error(
-            ("axes", name),
-            f"axis '{name}' must be a list of values; an axis that sets several keys needs another name.",
-        )
+    """The values of an axis that sets several keys; of one that is named by a key, they are this key's and set more."""
+    own = key_name(name)
     for label, sets in values.items():
         here: Place = ("axes", name, label)
         if not isinstance(sets, dict) or not sets:
             raise document.error(here, f"'{label}' must say what it sets, for instance {{method: md-cg}}.")
-        flat: dict[str, Any] = {}
-        places: dict[str, Place] = {}
+        flat: dict[str, Any] = {own: label} if own in Recipe.model_fields else {}
+        places: dict[str, Place] = dict.fromkeys(flat, here)
         for key, value in sets.items():
             plain = key_name(str(key))
             if plain == "set" and isinstance(value, dict | None):
