@@ -52,13 +52,16 @@ class Compiler(Program):
         return bool(self._open)
 
     def _listen(self) -> None:
-        for line in self.answers:
-            self._open.pop(int(line)).set_result(None)
+        with contextlib.suppress(ValueError, KeyError):  # what is no answer: then nobody waits for more
+            for line in self.answers:
+                self._open.pop(int(line)).set_result(None)
         with self._lock:
             self.ended = True
         for done in self._open.values():
             done.set_result(None)
         self._open.clear()
+        with contextlib.suppress(OSError):
+            self.questions.close()  # it ends now, if it has not
         self.process.wait()
         self.end()
 

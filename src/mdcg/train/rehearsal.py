@@ -66,7 +66,7 @@ def _rehearse(group: Group, compute: Compute, begin: Callable[[Compute], State],
                 if state.task in tasks:
                     _try(trainer, state)
                 else:
-                    states.begin_task(state, group)
+                    states.grow(state, group)
                 states.end_task(state, group)
     except Exception as error:  # a method or network of a user's: what it needs is compiled when it is launched
         logger.debug("could not be rehearsed: %s", error, exc_info=True)

@@ -123,13 +123,18 @@ def begin_task(state: State, group: Group) -> None:
         state.optimizer.forget()
         for size in known:
             state.model.grow(size)
-    for task in range(group.modules(state.task - 1) if state.task else 0, group.modules(state.task)):
-        if group.sizes[task]:
-            state.model.grow(group.sizes[task])
+    grow(state, group)
     state.begun = True
     _take_up(state)
     if group.method.needs_teacher() and state.task > 0 and group.begins_anew(state.task):
         state.teacher = frozen_copy(state.model)
+
+
+def grow(state: State, group: Group) -> None:
+    """Make room in the head for the classes of the current task."""
+    for task in range(group.modules(state.task - 1) if state.task else 0, group.modules(state.task)):
+        if group.sizes[task]:
+            state.model.grow(group.sizes[task])
 
 
 def _take_up(state: State) -> None:

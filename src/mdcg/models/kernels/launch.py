@@ -18,6 +18,7 @@ from triton.errors import TritonError
 from mdcg import compiler
 from mdcg.errors import MdcgError
 
+PATIENCE = 60.0  # seconds to wait for what others compile; a kernel takes one
 _Key = tuple[Any, ...]
 _ahead: ContextVar[bool] = ContextVar("compiled ahead", default=False)
 _asked: dict[_Key, Future[None] | None] = {}
@@ -56,7 +57,8 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
             _asked[key] = _ask(kernel, grid, args, constants)
         return
     if compiler.is_busy() and (asked := _asked.get(_key(kernel, args, constants))):
-        asked.result()
+        with contextlib.suppress(TimeoutError):
+            asked.result(PATIENCE)
     try:
         kernel[grid](*args, **constants)
     except (TritonError, CalledProcessError) as error:  # it cannot be compiled, or is too large for this GPU
