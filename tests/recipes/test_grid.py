@@ -276,6 +276,26 @@ def test_values_of_a_key_that_set_more(tmp_path: Path) -> None:
     assert [one.labels for one in found] == [{"memory": "30"}, {"memory": "60"}]
 
 
+def test_any_key_can_set_more(tmp_path: Path) -> None:
+    """Settings of a method too; numbers stay numbers; and a value may set nothing else."""
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(
+        "scenario: digits-2\nmethod: md\nmemory: 30\naxes:\n"
+        "  set.lam:\n    0.1: {lr: 0.1}\n    1: {lr: 0.2}\n  batch-size:\n    16: {}\n"
+    )
+    found = [one.recipe for one in expand(read_document(recipe))]
+    assert [(one.set, one.lr, one.batch_size) for one in found] == [({"lam": 0.1}, 0.1, 16), ({"lam": 1}, 0.2, 16)]
+
+
+def test_what_a_table_could_not_tell_apart(cli: Cli, tmp_path: Path) -> None:
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(
+        "scenario: digits-2\naxes:\n  method: [md, naive]\n  memory:\n    30: {lr: 0.1}\n    60: {lr: 0.2}\n"
+    )
+    told = cli("sweep", recipe, "--plan", "--out", tmp_path).sentence()
+    assert "line 6: naive has no memory to tell its settings apart; leave it out." in told
+
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -309,11 +329,14 @@ def test_others_are_given_what_md_replay_has() -> None:
         )
         for one in found:
             (memory,) = one.recipe.memory
-            own = METHODS["md-replay"].training_for(one.recipe.scenario, memory)
+            ours_kind = METHODS["md-replay"]
+            own = ours_kind.training_of(ours_kind.suited_to(one.recipe.scenario, memory))
             if one.recipe.method != "md-replay":
                 own["augment"] = f"crop+flip+{own['augment']}"
                 assert {key: getattr(one.recipe, key) for key in own} == own
                 assert one.recipe.set == {key: getattr(ours, key) for key in ("distils", "temperature")}
             else:
-                assert one.recipe.weight_decay in (None, 0.0, own["weight_decay"])
+                assert (
+                    "weight_decay" not in one.recipe.model_fields_set or one.recipe.weight_decay == own["weight_decay"]
+                )
                 assert not one.recipe.set

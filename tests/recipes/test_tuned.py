@@ -173,8 +173,8 @@ def test_images_that_are_taken_as_they_are_stay_so() -> None:
 def test_settings_that_suit_a_memory(scenario: str, memory: int, lam: float, decay: float) -> None:
     """The margin's weight is 5 M / N, at most 1; weights decay where a class has ten images: docs/beyond.md."""
     kind = METHODS["md-replay"]
-    assert kind.tuned(scenario, memory) == {"lam": lam}
-    assert kind.training_for(scenario, memory) == {**kind.recipe, "weight_decay": decay}
+    assert kind.fields_of(kind.suited_to(scenario, memory)) == {"lam": lam}
+    assert kind.training_of(kind.suited_to(scenario, memory)) == {**kind.recipe, "weight_decay": decay}
 
 
 def test_what_suits_a_dataset_of_ones_own() -> None:

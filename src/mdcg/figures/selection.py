@@ -31,7 +31,8 @@ def one_protocol(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
 def usual(run: FinishedRun, besides: Collection[str] = ()) -> bool:
     """Whether a run has the method's own head, and all settings but these are those chosen for its memory size."""
     spec, kind = run.spec, METHODS[run.spec.method]
-    expected = kind(**kind.tuned(spec.scenario, spec.memory)).model_dump()
+    suited = kind.fields_of(kind.suited_to(spec.scenario, spec.memory))
+    expected = kind(**{**suited, **kind.tuned(spec.scenario, spec.memory)}).model_dump()
     expected |= {name: default for name, (default, _) in HEADS[spec.head].settings.items()}
     own = {**spec.hyperparameters, **spec.head_settings}
     chosen = {name: value for name, value in own.items() if name not in besides}

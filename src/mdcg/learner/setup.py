@@ -20,7 +20,7 @@ from mdcg.methods import METHODS
 from mdcg.methods.base import TRAINING, Passes, Value
 from mdcg.models import HEADS
 from mdcg.recipes.presets import usual_augment, with_own
-from mdcg.recipes.recipe import LARGEST, methods_own
+from mdcg.recipes.recipe import LARGEST, methods_own, suited
 from mdcg.recipes.settings import check_head, explain, resolve_settings
 from mdcg.saved import SavedModel, Setup
 
@@ -29,6 +29,8 @@ KEPT = ("backbone", "head_settings", "outputs", "shape", "mean", "std", "tasks")
 #: What a `Learner` has no parameters for: it goes on as the run was trained that its file is of.
 OF_RUNS = ("optimizer", "schedule", "head_lr", "weight_decay", "warmup", "clip", "label_smoothing", "augment",
            "jitter_strength", "randaugment_n", "randaugment_m", "mix_alpha")  # fmt: skip
+#: Of these, numbers that follow what suits a memory, as the classes become more.
+FOLLOWING = ("weight_decay", "warmup", "clip", "label_smoothing")
 SETTLED = ("image_size", "resize", "normalise", "most_classes", "tasks")  # likewise, of what a file keeps as given
 
 
@@ -92,12 +94,12 @@ def resolved(params: Params, before: SavedModel | None, images: Tensor, classes:
         raise unknown("head", head, HEADS.names())
     check_head(params.method, head, bool(params.head))
     chosen = {name: field.get_default() for name, field in kind.model_fields.items() if not field.is_required()}
-    suited = kind.suited(params.memory, classes, len(images))
-    chosen |= {name: value for name, value in suited.items() if name in kind.model_fields}
+    suits = suited(params.method, params.memory, classes, len(images)) if kind.uses_memory else {}
+    chosen |= kind.fields_of(suits)
     hyperparameters, head_settings = resolve_settings(params.method, head, params.set or {}, chosen)
     _, height, width, channels = images.shape
     shape, own = (channels, height, width), methods_own(params.method)
-    own |= {name: value for name, value in suited.items() if name in TRAINING}
+    own |= {name: value for name, value in suits.items() if name in TRAINING}
     usual = Preprocessing.usual(shape)
     found = Setup(
         backbone=params.backbone or Protocol.usual(shape).backbone,
@@ -142,8 +144,10 @@ def resolved(params: Params, before: SavedModel | None, images: Tensor, classes:
                 f"head; leave {name} as it was, or begin anew."
             )
     _refuse_changes(params, before)
-    kept = (*KEPT, *OF_RUNS, *([] if params.lr else ["lr"]))
-    return replace(found, **{name: getattr(was, name) for name in kept})
+    kept = {name: getattr(was, name) for name in (*KEPT, *OF_RUNS, *([] if params.lr else ["lr"]))}
+    if before.params:  # what was not begun by a run, with numbers that a person may have chosen
+        kept |= {name: own[name] for name in FOLLOWING if name in own}
+    return replace(found, **kept)
 
 
 def _refuse_changes(params: Params, before: SavedModel) -> None:

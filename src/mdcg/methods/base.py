@@ -235,32 +235,37 @@ class Method(BaseModel):
     def suited(cls, memory: int, classes: int, images: int) -> dict[str, Value]:
         """What suits a memory of so many images for so many classes, where a task brings so many images.
 
-        Fields, and keys of `TRAINING`. Nothing, unless the method has a rule; what the paper chose goes before it.
+        Fields, and keys of `TRAINING` but for `augment`. Nothing, unless the method has a rule; what the paper chose
+        goes before it. Only a method with a memory is asked.
         """
         return {}
 
     @classmethod
-    def tuned(cls, scenario: str, memory: int) -> dict[str, Value]:
-        """The fields that the paper chose for a scenario and memory size, where it did, or that suit them."""
-        found = {field: table.get(scenario, {}).get(memory) for field, table in cls.chosen.items()}
-        suited = {key: value for key, value in cls._suited_to(scenario, memory).items() if key in cls.model_fields}
-        return suited | {field: value for field, value in found.items() if value is not None}
-
-    @classmethod
-    def training_for(cls, scenario: str, memory: int) -> dict[str, Value]:
-        """How it trains on a scenario with a memory size where nothing else is asked for: `recipe`, as suits them."""
-        suited = cls._suited_to(scenario, memory)
-        return {**cls.recipe, **{key: value for key, value in suited.items() if key in TRAINING}}
-
-    @classmethod
-    def _suited_to(cls, scenario: str, memory: int) -> dict[str, Value]:
+    def suited_to(cls, scenario: str, memory: int) -> dict[str, Value]:
         """What suits a scenario, if it is known of its dataset how large it is."""
         try:
             dataset, tasks = parse(scenario)
             record = record_of(dataset)
         except MdcgError:  # of a run that was read: its dataset may be gone
             return {}
-        return cls.suited(memory, record.classes, record.images // tasks) if record.images else {}
+        known = cls.uses_memory and record.images
+        return cls.suited(memory, record.classes, record.images // tasks) if known else {}
+
+    @classmethod
+    def fields_of(cls, suited: Mapping[str, Value]) -> dict[str, Value]:
+        """The fields among what suits."""
+        return {key: value for key, value in suited.items() if key in cls.model_fields}
+
+    @classmethod
+    def training_of(cls, suited: Mapping[str, Value]) -> dict[str, Value]:
+        """How it trains where nothing else is asked for: `recipe`, as suits."""
+        return {**cls.recipe, **{key: value for key, value in suited.items() if key in TRAINING}}
+
+    @classmethod
+    def tuned(cls, scenario: str, memory: int) -> dict[str, float]:
+        """The hyperparameters that the paper chose for a scenario and memory size, where it did."""
+        found = {field: table.get(scenario, {}).get(memory) for field, table in cls.chosen.items()}
+        return {field: value for field, value in found.items() if value is not None}
 
     @classmethod
     def streams(cls) -> str:

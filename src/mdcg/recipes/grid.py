@@ -121,7 +121,8 @@ def expand(document: Document, given: Mapping[str, Any] | None = None) -> list[C
 
 def grid_cells(combinations: Sequence[Combination], load: Callable[[Recipe], Dataset]) -> list[GridCell]:
     """The runs of every combination; one that others mean as well (Naive has no memory) is the first one's."""
-    found, seen = [], set()
+    found: list[GridCell] = []
+    seen: set[str] = set()
     for combination in combinations:
         recipe = combination.recipe
         try:
@@ -138,6 +139,9 @@ def grid_cells(combinations: Sequence[Combination], load: Callable[[Recipe], Dat
                 if (axis in settings or not axis.startswith("set."))
                 and (axis != MEMORY or METHODS[new[0].method].uses_memory)
             }
+            if any(cell.labels == apply for cell in found):  # memory's values set more, which no table could tell apart
+                told = f"{new[0].method} has no memory to tell its settings apart; leave it out."
+                raise combination.located(MdcgError(told, about=MEMORY))
             found.append(GridCell(apply, new))
     return found
 
@@ -329,11 +333,13 @@ def _values(document: Document, name: str, values: Any, base: Place | None = Non
 def _variants(document: Document, name: str, values: Mapping[Any, Any]) -> Iterator[AxisValue]:
     """The values of an axis that sets several keys; of one that is named by a key, they are this key's and set more."""
     own = key_name(name)
+    is_key = own in Recipe.model_fields or own.startswith("set.")
     for label, sets in values.items():
         here: Place = ("axes", name, label)
-        if not isinstance(sets, dict) or not sets:
-            raise document.error(here, f"'{label}' must say what it sets, for instance {{method: md-cg}}.")
-        flat: dict[str, Any] = {own: label} if own in Recipe.model_fields else {}
+        if not isinstance(sets, dict) or not (sets or is_key):
+            example = "{weight_decay: 0}" if is_key else "{method: md-cg}"
+            raise document.error(here, f"'{label}' must say what it sets, for instance {example}.")
+        flat: dict[str, Any] = {own: read_value(str(label).strip())} if is_key else {}
         places: dict[str, Place] = dict.fromkeys(flat, here)
         for key, value in sets.items():
             plain = key_name(str(key))

@@ -38,10 +38,13 @@ class Defaults:
     epochs: int
 
 
-def defaults(preset: Preset, kind: type[Method], scenario: str, memory: int, usual: int) -> Defaults:
-    """The defaults of runs with this memory, where the scenario's protocol has `usual` epochs."""
+def defaults(
+    preset: Preset, kind: type[Method], scenario: str, memory: int, usual: int, suited: Mapping[str, Value]
+) -> Defaults:
+    """The defaults of runs with this memory, and what suits it, where the scenario's protocol has `usual` epochs."""
     fields = {name: field for name, field in kind.model_fields.items() if not field.is_required()}
-    chosen = {name: field.get_default() for name, field in fields.items()} | kind.tuned(scenario, memory)
+    chosen = {name: field.get_default() for name, field in fields.items()}
+    chosen |= {**kind.fields_of(suited), **kind.tuned(scenario, memory)}
     if preset == "paper":
         return Defaults(chosen, "joint", usual)
     epochs = kind.published_epochs.get(parse(scenario)[0], usual)
@@ -117,7 +120,9 @@ def settings_of_preset(preset: Preset, scenario: str, method: str, memory: int, 
     protocol = record.protocol
     assert protocol is not None  # every dataset of the paper has its own,
     assert record.shape is not None  # and images of one size
-    chosen = defaults(preset, METHODS[method], scenario, memory, protocol.epochs)
+    kind = METHODS[method]
+    suited = kind.suited_to(scenario, memory)
+    chosen = defaults(preset, kind, scenario, memory, protocol.epochs, suited)
     backbone = PUBLISHED_BACKBONES.get(protocol.backbone, protocol.backbone) if published else protocol.backbone
     head = PUBLISHED_HEADS.get(head, head) if published else head
     usual = usual_augment((record.published if published else None) or record.preprocessing_for(record.shape))
@@ -135,8 +140,8 @@ def settings_of_preset(preset: Preset, scenario: str, method: str, memory: int, 
         "augmentation": preset if record.published else "paper",
         "passes": chosen.passes,
         **{name: value for name, value in ADDED.items() if name not in ("passes", "code")},
-        **METHODS[method].training_for(scenario, memory),
-        **augment_settings(with_own(usual, METHODS[method]), usual),
+        **kind.training_of(suited),
+        **augment_settings(with_own(usual, kind), usual),
         "stream": Stream(),
     }
 

@@ -257,11 +257,15 @@ class Recipe(BaseModel):
             backbone_name(self.backbone, may_import=False)
 
     def _suited(self, dataset: Dataset) -> dict[str, Value]:
-        """What suits this dataset and memory, see `Method.suited`; one that is known by name is as its record says."""
-        kind, (known, tasks) = METHODS[self.named_method()], parse(self.scenario)
+        """What suits the stream and its memory, see `Method.suited`; a dataset known by name is as its record says."""
+        name, (known, tasks) = self.named_method(), parse(self.scenario)
+        if self.online or not METHODS[name].uses_memory:
+            return {}
         record = dataset.own or record_of(known)
         classes, images = (record.classes, record.images) if record.images else (dataset.classes, len(dataset.train))
-        return kind.suited(self.memory[0], classes, images // tasks) if kind.uses_memory and not self.online else {}
+        scenario = Scenario.of(self._stream(dataset, tasks), tasks, dataset.class_names, self.seeds[0])
+        learned = min(len(scenario.order), classes)
+        return suited(name, self.memory[0], learned, images * learned // classes // len(scenario.sizes))
 
     def _with_methods_own(self, suited: Mapping[str, Value]) -> Recipe:
         """The recipe with what its method sets where nothing else is asked for."""
@@ -298,10 +302,8 @@ class Recipe(BaseModel):
                 f"--augmentation out for {self.scenario}.",
                 about="augmentation",
             )
-        preset = presets.defaults(self.preset, kind, self.scenario, memory, usual.epochs)
-        chosen = kind.tuned(self.scenario, memory)
-        own = {key: value for key, value in suited.items() if key in kind.model_fields and key not in chosen}
-        hyperparameters, settings = resolve_settings(name, head, self.set, {**preset.settings, **own})
+        preset = presets.defaults(self.preset, kind, self.scenario, memory, usual.epochs, suited)
+        hyperparameters, settings = resolve_settings(name, head, self.set, preset.settings)
         kind(**hyperparameters).check_stream(name, stream)
         batch_size = self.batch_size or usual.batch_size
         if stream.online and self.epochs not in (None, 1):
@@ -412,6 +414,20 @@ def methods_own(name: str) -> dict[str, Any]:
         return checked_recipe(METHODS[name])
     except MdcgError as error:
         raise MdcgError(f"the recipe of method {name} is wrong: {error}", about="method") from error
+
+
+def suited(name: str, memory: int, classes: int, images: int) -> dict[str, Value]:
+    """What suits a memory by the method's rule (`Method.suited`), if all of it can be set."""
+    kind = METHODS[name]
+    found = kind.suited(memory, classes, max(1, images))
+    training = {key: value for key, value in found.items() if key not in kind.model_fields}
+    try:
+        if not training.keys() <= set(TRAINING) - {"augment"}:
+            raise MdcgError(f"beside its fields it may name {', '.join(key for key in TRAINING if key != 'augment')}.")
+        make_recipe(scenario="digits-5", **training)
+    except MdcgError as error:
+        raise MdcgError(f"what suits method {name} is wrong: {error}", about="method") from error
+    return found
 
 
 def checked_recipe(kind: type[Method]) -> dict[str, Any]:

@@ -85,14 +85,23 @@ def trained_otherwise(settings: Sequence[Setting]) -> list[str]:
     for method in dict.fromkeys(setting.spec.method for setting in settings):
         own = [setting.spec for setting in settings if setting.spec.method == method]
         keys = METHODS[method].recipe if method in METHODS.names() else ()
-        alike = [key for key in keys if all(getattr(spec, key) == getattr(own[0], key) for spec in own)]
+        values = {key: list(dict.fromkeys(getattr(spec, key) for spec in own)) for key in keys}
         said = [
-            f"{key} {getattr(own[0], key)}"
-            for key in alike
-            if any(getattr(setting.spec, key) != getattr(own[0], key) for setting in settings)
+            f"{key} {' or '.join(map(str, found))}"
+            for key, found in values.items()
+            if _tells(key, found, own) and any([getattr(setting.spec, key)] != found for setting in settings)
         ]
         lines += [f"{method}: {', '.join(said)}"] if said else []
     return lines
+
+
+def _tells(key: str, values: Sequence[object], specs: Sequence[RunSpec]) -> bool:
+    """Whether it tells how a method trains: they all have it in common, or each what suits its memory."""
+    if len(values) == 1:
+        return True
+    kind = METHODS[specs[0].method]
+    suited = [kind.training_of(kind.suited_to(spec.scenario, spec.memory)) for spec in specs]
+    return all(getattr(spec, key) == own[key] for spec, own in zip(specs, suited, strict=True))
 
 
 def coloured_matrix(R: Matrix, width: int) -> RenderableType:

@@ -299,6 +299,7 @@ def _own_choice(spec: RunSpec) -> dict[str, object]:
     if spec.method in METHODS.names():
         kind = METHODS[spec.method]
         found |= {name: field.default for name, field in kind.model_fields.items()}
+        found |= kind.fields_of(kind.suited_to(spec.scenario, spec.memory))
         found |= kind.tuned(spec.scenario, spec.memory)
     if spec.head in HEADS.names():
         found |= {name: default for name, (default, _) in HEADS[spec.head].settings.items()}

@@ -61,7 +61,10 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
             asked.result(PATIENCE)
     try:
         kernel[grid](*args, **constants)
-    except (TritonError, CalledProcessError) as error:  # it cannot be compiled, or is too large for this GPU
+    except (TritonError, CalledProcessError, OSError, ImportError, AttributeError, RuntimeError) as error:
+        if isinstance(error, torch.OutOfMemoryError) or "CUDA" in str(error):
+            raise  # of the GPU itself, or of what it was doing
+        # It cannot be compiled, by whatever Triton and C compiler are here, or is too large for this GPU.
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise MdcgError(
             f"the fused kernels cannot be used here ({reason}); set MDCG_KERNELS=plain to do without them."
