@@ -19,6 +19,7 @@ from typing import Any
 from mdcg.programs import Program, cores, startable
 from mdcg.switches import switched_off
 
+MOST = 16  # processes that compile at a time
 NVIDIA = Path("/dev/nvidiactl")  # is there where GPUs are
 
 
@@ -26,9 +27,9 @@ class Compiler(Program):
     """The program that compiles kernels, see `compile_worker`."""
 
     def __init__(self) -> None:
-        # It must not take a place on the GPU, and its own processes are as many as there are cores.
+        # It must not take a place on the GPU, and its own processes have a core each.
         variables = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-        super().__init__("mdcg.models.kernels.compile_worker", {"cores": cores()}, variables)
+        super().__init__("mdcg.models.kernels.compile_worker", {"processes": min(cores(), MOST)}, variables)
         self.ended = False
         self._numbers = itertools.count()
         self._open: dict[int, Future[None]] = {}

@@ -277,20 +277,33 @@ def test_other_threads_launch_while_kernels_are_compiled() -> None:
     assert torch.equal(seen[0], expected)
 
 
-def test_kernels_that_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (PTXASError("no such file.\nMore of it."), "PTXAS error: no such file"),
+        (RuntimeError("Failed to find C compiler."), "Failed to find C compiler"),
+        (PermissionError(13, "Permission denied"), "[Errno 13] Permission denied"),
+        (RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"), ""),
+    ],
+)
+def test_kernels_that_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str) -> None:
+    """One sentence; but a GPU's own trouble is told elsewhere."""
+
     class Broken:
         def __getitem__(self, grid: tuple[int, ...]) -> Any:
             def run(*args: object, **constants: object) -> None:
-                raise PTXASError("no such file.\nMore of it.")
+                raise error
 
             return run
 
     monkeypatch.setattr(norm, "apply", Broken())
-    with kernels.use(True), pytest.raises(MdcgError) as told:
+    with kernels.use(True), pytest.raises(MdcgError if reason else type(error)) as told:
         resnet(1, 4, torch.float32, blocks=1)(torch.randn(1, 2, 3, 6, 6, device=DEVICE))
-    assert str(told.value) == (
-        "the fused kernels cannot be used here (PTXAS error: no such file); set MDCG_KERNELS=plain to do without them."
-    )
+    expected = f"the fused kernels cannot be used here ({reason}); set MDCG_KERNELS=plain to do without them."
+    assert str(told.value) == (expected if reason else str(error))
+
+
+def test_kernels_that_are_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MDCG_KERNELS", "plian")
     with pytest.raises(MdcgError, match="unknown value of MDCG_KERNELS 'plian'; did you mean 'plain'"):
         kernels.available()
@@ -514,7 +527,7 @@ class Noting:
 # touch memory.
 COMPILER = textwrap.dedent(
     """
-    import re, sys, torch
+    import logging, re, sys, torch
     from triton.runtime import driver
 
     name, side, precision, capability = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
@@ -534,6 +547,7 @@ COMPILER = textwrap.dedent(
     launch._ask = ask
     Compute.fused = True
     dataset = toy_dataset([64] * 6, side=side, channels=3)
+    logging.getLogger("mdcg.train.rehearsal").debug = sys.exit  # that it failed
     for method, augment in (("md-replay", ("crop", "flip", "randaugment")), ("gem", ())):
         group = toy_group(dataset, method, [(0, 64, {})], backbone=name, batch_size=32, augment=augment)
         rehearse(group, Compute(torch.device("cpu"), precision))

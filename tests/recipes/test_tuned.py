@@ -13,6 +13,7 @@ from mdcg.data import load
 from mdcg.errors import MdcgError
 from mdcg.execute.cost import group_of
 from mdcg.methods import METHODS
+from mdcg.methods.replay import Replay
 from mdcg.recipes.presets import preset_of
 from mdcg.recipes.recipe import make_recipe
 from mdcg.runs.spec import TUNED, RunSpec
@@ -195,3 +196,43 @@ def test_a_learner_has_what_suits_its_memory() -> None:
     learner = mdcg.Learner("md-replay", memory=4, backbone="smallconv", epochs=1, hold_out=0, quiet=True)
     setup = learner.learn(images, names).saved_.setup
     assert (setup.hyperparameters["lam"], setup.weight_decay) == (0.5, 0.0)
+
+
+def test_what_suits_a_learner_follows_its_classes() -> None:
+    """Twenty images of a class in memory, then eight; fewer images come the second time."""
+    learner = mdcg.Learner("md-replay", memory=40, backbone="smallconv", epochs=1, hold_out=0, quiet=True)
+    images = np.random.default_rng(0).integers(0, 256, (400, 8, 8, 1), dtype=np.uint8)
+    setup = learner.learn(images, np.repeat(["a", "b"], 200)).saved_.setup
+    assert (setup.hyperparameters["lam"], setup.weight_decay) == (0.5, 5e-4)
+    setup = learner.learn(images[:120], np.repeat(["c", "d", "e"], 40)).saved_.setup
+    assert (setup.hyperparameters["lam"], setup.weight_decay) == (1.0, 0.0)
+
+
+def test_some_classes_of_a_dataset_and_online_streams() -> None:
+    """Four of ten classes in two tasks: 20,000 of CIFAR-10's images, 10,000 a task; online nothing is ruled."""
+    dataset = toy_dataset([4] * 10, side=32, channels=3)
+    tasks = [list(dataset.class_names[:2]), list(dataset.class_names[2:4])]
+    keys: dict[str, Any] = {"method": "md-replay", "memory": 200, "batch_size": 4}
+    (found,) = make_recipe(scenario={"dataset": "c10", "tasks": tasks}, **keys).resolve(dataset)
+    assert (found.hyperparameters["lam"], found.weight_decay) == (0.1, 5e-4)
+    (found,) = make_recipe(scenario="c10-5", online=True, **keys).resolve(dataset)
+    assert (found.hyperparameters["lam"], found.weight_decay) == (0.25, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"weight_decay": -1}, "what suits method ruled is wrong: 'weight_decay' is wrong"),
+        ({"wieght_decay": 0.0}, "what suits method ruled is wrong: beside its fields it may name lr, weight_decay"),
+        ({"augment": "mixup"}, "what suits method ruled is wrong: beside its fields"),
+    ],
+)
+def test_rules_that_cannot_be_followed(monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any], told: str) -> None:
+    class Ruled(Replay):
+        @classmethod
+        def suited(cls, memory: int, classes: int, images: int) -> dict[str, Any]:
+            return wrong
+
+    monkeypatch.setitem(METHODS._known, "ruled", Ruled)
+    with pytest.raises(MdcgError, match=told):
+        make_recipe(scenario="c10-5", method="ruled", memory=50).resolve(toy_dataset([4] * 10, side=32, channels=3))

@@ -43,6 +43,12 @@ class ReplayedMarginDampening(Distilling, MarginDampening):
         "lr": 0.1, "schedule": "cosine", "weight_decay": 5e-4, "augment": "randaugment"
     }  # fmt: skip
 
+    lam: float = Field(
+        0.25,
+        ge=0,
+        description="weight of the margin loss (λ); unless it is chosen, 5 M / N and at most 1, M being the memory's "
+        "images and N those of a task",
+    )
     replay: float = Field(0.5, ge=0, description="weight of the memory images' cross-entropy (ρ)")
     distils: Distils = Field(
         "all", description="images that are held to the teacher's answers: nothing, memory, or all"

@@ -68,7 +68,7 @@ def unknown_backbone(name: str) -> MdcgError:
 
 
 def has_kernels(name: str) -> bool:
-    """Whether a backbone of this name is, or holds, a ResNet: for these there are fused kernels."""
+    """Whether a backbone of this name has fused kernels: all of ours that are, or hold, a ResNet do."""
     return name in MEMBERED and MEMBERED[name] is not SmallConv
 
 

@@ -71,6 +71,7 @@ class Conv2d(nn.Module):
             weight.copy_(torch.from_numpy(scale * rng.standard_normal(weight.shape, np.float32)))
 
         weights = self.weight.detach()
+        assert len(weights) == len(rngs)
         if weights[0].numel() < MANY:
             for member in zip(weights, rngs, strict=True):
                 fill(*member)

@@ -40,7 +40,11 @@ def rehearse(group: Group, compute: Compute) -> None:
     # Kernels are the same for any number of members; only where tasks become members too, one is a special case.
     few = replace(group, members=group.members[: 2 if group.method.gradient_per_task else 1])
     last = len(group.sizes) - 1
-    _rehearse(few, compute, lambda stage: states.fresh(few, stage), {0, min(1, last), last})
+    if group.method.gradient_per_task:  # its steps take all past tasks apart, and are not cheap: two must do
+        tasks = {0, 1}
+    else:  # kernels change when the classes have doubled
+        tasks = {last, *(2**power - 1 for power in range(last.bit_length() + 1))}
+    _rehearse(few, compute, lambda stage: states.fresh(few, stage), {task for task in tasks if task <= last})
 
 
 def rehearse_task(group: Group, compute: Compute, begin: Callable[[Compute], State]) -> None:
@@ -58,7 +62,8 @@ def _rehearse(group: Group, compute: Compute, begin: Callable[[Compute], State],
     try:
         state = begin(stage)
         trainer = Trainer(group, stage)
-        with compute.settings(threads=1), compile_ahead():  # several would wait for each other: the cores are compiling
+        # One thread: several would wait for each other, since the cores are compiling.
+        with torch.random.fork_rng(devices=[]), compute.settings(threads=1), compile_ahead():
             if tasks is None:
                 _try(trainer, state)
                 return
@@ -82,4 +87,4 @@ def _try(trainer: Trainer, state: State) -> None:
     for resting in (False, True):
         trainer.train_step(state, draws, 0, resting)
     index = torch.zeros(len(trainer.group.members), EVAL_BATCH, dtype=torch.int64)
-    logits_of(state.model, trainer.eval_images, index, trainer.pixels, trainer.compute)
+    logits_of(state.model, trainer.images, index, trainer.pixels, trainer.compute)

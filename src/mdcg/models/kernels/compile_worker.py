@@ -81,7 +81,7 @@ def main(settings: dict[str, Any]) -> None:
             done.append(waiting.pop(0)["number"])
             warm = True
             gc.freeze()  # or collecting garbage would copy what the processes share
-        while waiting and len(running) < settings["cores"]:
+        while waiting and len(running) < settings["processes"]:
             question = waiting.pop(0)
             running[_forked(partial(build, question))] = question["number"]
         while running and (ended := os.waitpid(-1, os.WNOHANG)[0]):

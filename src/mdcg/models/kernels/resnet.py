@@ -152,7 +152,7 @@ def layers(net: ResNet) -> tuple[Layer, list[Block]]:
 
 
 def _half() -> bool:
-    """Whether autocast asks for bf16, on whatever device: tensors may be without values, and nowhere."""
+    """Whether autocast asks for bf16, on whatever device: a rehearsal is on the CPU, with a GPU's autocast."""
     return torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")
 
 
