@@ -387,3 +387,13 @@ def test_the_committed_tables_are_those_of_the_committed_runs() -> None:
     expected = f"{BEGIN}\n\n{reproduction(found.runs, read_notes(ROOT / 'results' / NOTES))}\n{END}"
     assert page[page.index(BEGIN) : page.index(END) + len(END)] == expected
     assert (ROOT / "results" / "table.md").read_text("utf-8") == markdown(gather(found.runs))
+
+
+def test_a_method_with_training_of_its_own_is_one_line_of_a_chart() -> None:
+    """Though its weight decay depends on the memory: not with two and five images of a class, with ten and twenty."""
+    ours = [run for run in find_runs(ROOT / "results").runs if run.spec.method == "md-replay"]
+    assert {run.spec.weight_decay for run in ours if run.spec.scenario == "c100-10"} == {0.0, 5e-4}
+    others = [run for run in find_runs(ROOT / "results").runs if run.spec.method == "replay"]
+    for section in gather([*ours, *others]):
+        names = {setting.name for setting in section.settings if setting.spec.method == "md-replay"}
+        assert names == {"md-replay, its own training"}

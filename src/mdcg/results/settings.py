@@ -29,6 +29,7 @@ ELSEWHERE = {
     *("method", "memory", "head", "hyperparameters", "head_settings"),
 }
 #: More looks at the same training, and a user's code: named only where nothing else differs.
+OWN_TRAINING = "its own training"  # in a name, of a run whose method brings some (`mdcg list methods`)
 LAST = {"evaluate_every": "evaluated every", "code": "code"}
 FACTS = tuple(field for field in RunSpec.model_fields if field not in {*ELSEWHERE, "seed", *LAST})
 
@@ -203,7 +204,7 @@ def _section(title: str, groups: list[list[FinishedRun]]) -> Section:
         for fact, spec in zip(facts, specs, strict=True)
     ]
     names = [
-        [spec.method, *_head(spec), *own, *unusual]
+        [spec.method, *_head(spec), *own, *([OWN_TRAINING] if _trains_as_its_own(spec) else []), *unusual]
         for spec, own, unusual in zip(specs, _chosen(specs), exceptions, strict=True)
     ]
     namesakes: dict[tuple[str | int, ...], list[RunSpec]] = {}
@@ -251,10 +252,16 @@ def _shared(usual: dict[str, str], exceptions: bool) -> str:
 
 
 def _implied(spec: RunSpec) -> Mapping[str, object]:
-    """The settings that need not be named of a run that is said to be `published`."""
-    if preset_of(spec) != "published":
+    """The settings that need not be named of a run that is said to be `published`, or to have its own training."""
+    preset = preset_of(spec)
+    if preset != "published" and not _trains_as_its_own(spec):
         return {}
-    return settings_of_preset("published", spec.scenario, spec.method, spec.memory, papers_head(spec))
+    return settings_of_preset(preset or "paper", spec.scenario, spec.method, spec.memory, papers_head(spec))
+
+
+def _trains_as_its_own(spec: RunSpec) -> bool:
+    """Whether its method brings how it trains, which may depend on the memory, and nothing else was asked for."""
+    return spec.method in METHODS.names() and bool(METHODS[spec.method].recipe) and preset_of(spec) == "paper"
 
 
 def _head(spec: RunSpec) -> list[str]:
