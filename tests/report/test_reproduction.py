@@ -394,6 +394,6 @@ def test_a_method_with_training_of_its_own_is_one_line_of_a_chart() -> None:
     ours = [run for run in find_runs(ROOT / "results").runs if run.spec.method == "md-replay"]
     assert {run.spec.weight_decay for run in ours if run.spec.scenario == "c100-10"} == {0.0, 5e-4}
     others = [run for run in find_runs(ROOT / "results").runs if run.spec.method == "replay"]
-    for section in gather([*ours, *others]):
-        names = {setting.name for setting in section.settings if setting.spec.method == "md-replay"}
-        assert names == {"md-replay, its own training"}
+    settings = [setting for section in gather([*ours, *others]) for setting in section.settings]
+    names = {setting.name for setting in settings if setting.spec.method == "md-replay"}
+    assert names == {"md-replay, its own training"}
