@@ -14,7 +14,7 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
-from mdcg import compiler
+from mdcg import compiler, programs
 from mdcg.compiler import Compiler
 from mdcg.models.kernels import launch, losses
 
@@ -96,6 +96,17 @@ def test_nobody_waits_for_a_program_that_is_gone(program: Compiler, hopper: list
     program.process.wait()
     program.ask(hopper[0]).result(FOREVER)
     assert not program.is_busy()
+
+
+def test_nobody_waits_after_what_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither what is no number, nor the number of no question, leaves somebody waiting."""
+    for said in ("nonsense", "99"):
+        code = f"import sys; sys.stdin.readline(); print({said!r}, flush=True); sys.stdin.read()"
+        monkeypatch.setattr(programs, "START", code)
+        odd = Compiler()
+        odd.ask({}).result(FOREVER)
+        assert not odd.is_busy()
+        odd.end()
 
 
 def test_it_ends_with_the_one_that_asks(program: Compiler) -> None:

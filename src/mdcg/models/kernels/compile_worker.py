@@ -57,7 +57,6 @@ class Absent:
 def main(settings: dict[str, Any]) -> None:
     """Compile what is asked for until nobody is left who asks, or there is nothing to do."""
     answers = answering()
-    os.nice(10)  # the process that asks comes first
     with contextlib.suppress(
         ImportError
     ):  # where later versions have it; it looks at all of Triton, and keeps it in mind
