@@ -87,6 +87,11 @@ def start_early(device: str | None, precision: str | None) -> None:
         start()
 
 
+def is_started() -> bool:
+    """Whether the program is there: this process is going to train."""
+    return _running is not None and not _running.ended
+
+
 def is_busy() -> bool:
     """Whether something that was asked for is not compiled yet."""
     return _running is not None and _running.is_busy()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import shutil
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,15 +13,23 @@ import pytest
 import torch
 
 import mdcg
+from mdcg import compiler
+from mdcg.data.cache import cache_folder
+from mdcg.data.cifar import CIFAR10, Cifar
 from mdcg.execute import group as groups
+from mdcg.execute.sweep import Sweep
 from mdcg.learner import training
 from mdcg.methods import METHODS
 from mdcg.methods.replay import Replay
 from mdcg.models.backbones import MEMBERED
 from mdcg.models.resnet import ResNet
+from mdcg.recipes.document import written
+from mdcg.train import rehearsal
+from mdcg.train.loop import Trainer
 from mdcg.train.precision import Compute, compute
 from mdcg.train.rehearsal import rehearse, rehearse_task
 from tests.conftest import toy_dataset, toy_group
+from tests.data.conftest import replaced, write_cifar
 
 pytest.importorskip("triton")
 from mdcg.models.kernels import launch
@@ -30,6 +41,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     monkeypatch.setattr(launch, "_ask", lambda kernel, *_: found.append(kernel.fn.__name__))
     monkeypatch.setattr(launch, "_asked", {})
+    monkeypatch.setattr(rehearsal, "_played", [])
     monkeypatch.setattr(Compute, "fused", True)
     monkeypatch.setitem(MEMBERED, "tiny", lambda members, channels: ResNet(members, channels, (16,), 1, False, "in"))
     return found
@@ -59,6 +71,69 @@ def test_others_are_not_rehearsed(asked: list[str], monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Compute, "fused", False)
     rehearse(group_of("md-cg"), compute("cpu", "fp32"))
     assert not asked
+
+
+def test_where_images_lie_makes_no_difference(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the GPU they are where its allocator puts them, whatever their place in a file: Triton goes by addresses."""
+    group, keys = group_of("md-cg"), []
+    moved = torch.empty(group.dataset.train.images.numel() + 1, dtype=torch.uint8)[1:]
+    moved = moved.view(group.dataset.train.images.shape).copy_(group.dataset.train.images)
+    assert group.dataset.train.images.data_ptr() % 16 == 0
+    elsewhere = replace(group.dataset, train=replace(group.dataset.train, images=moved))
+    for dataset in (group.dataset, elsewhere):
+        monkeypatch.setattr(launch, "_asked", {})
+        monkeypatch.setattr(rehearsal, "_played", [])
+        rehearse(replace(group, dataset=dataset), compute("cpu", "fp32"))
+        keys.append(set(launch._asked))
+    assert keys[0] == keys[1]
+    assert asked.count("_view") == 2
+
+
+def test_what_was_rehearsed_is_not_again(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    group, cpu, begun = group_of("md-cg"), compute("cpu", "fp32"), []
+    real = Trainer.begin_task
+    monkeypatch.setattr(Trainer, "begin_task", lambda *args: (begun.append(True), real(*args)))
+    rehearse(group, cpu)
+    once = len(begun)
+    assert once
+    rehearse(group_of("md-cg"), cpu)
+    assert len(begun) == once
+    rehearse(replace(group, dataset=replace(group.dataset, flip=not group.dataset.flip)), cpu)
+    rehearse(group_of("md"), cpu)
+    assert len(begun) == 3 * once
+
+
+def test_a_command_asks_for_kernels_before_it_reads_images(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It knows them from the record alone; once images are in the cache there is nothing to hurry for."""
+    record, _ = write_cifar(tmp_path, CIFAR10, 10, per_file=20)
+    replaced(replace(record, images=20 * len(record.train)), monkeypatch)
+    before, read = list[int](), Cifar.read
+    monkeypatch.setattr(Cifar, "read", lambda *args: (before.append(len(asked)), read(*args))[1])
+    keys = {"scenario": "c10-5", "method": "md-cg", "memory": 20, "backbone": "tiny", "batch_size": 8}
+
+    def made() -> Sweep:
+        return Sweep.of(written(keys), data=tmp_path, out=tmp_path / "runs")
+
+    monkeypatch.setattr(compiler, "is_started", lambda: True)
+    sweep = made()
+    assert before == [len(asked)]
+    assert asked
+    known = set(launch._asked)
+    monkeypatch.setattr(rehearsal, "_played", [])
+    groups.rehearse(groups._group(sweep.specs, sweep.context), sweep.context.compute(sweep.specs[0]))
+    assert set(launch._asked) == known
+    monkeypatch.setattr(launch, "_asked", {})
+    monkeypatch.setattr(rehearsal, "_played", [])
+    made()
+    assert len(before) == 1
+    assert not launch._asked
+    monkeypatch.setattr(compiler, "is_started", lambda: False)  # nothing will be trained
+    shutil.rmtree(cache_folder())
+    made()
+    assert len(before) == 2
+    assert not launch._asked
 
 
 def test_a_method_that_cannot_be_rehearsed_is_trained_all_the_same(

@@ -14,6 +14,7 @@ from mdcg.data.prepare import content_of, read_anew
 from mdcg.data.published import Downloaded, Published
 from mdcg.data.record import Bundled
 from mdcg.data.registry import DATASETS, record_of
+from mdcg.errors import MdcgError
 from mdcg.files import shown
 
 
@@ -29,6 +30,15 @@ def load(name: str, data: Path | None = None, size: int | None = None, download:
     """
     record = record_of(name)
     return Dataset.of(record, content_of(record, record.source(data, size, download)))
+
+
+def is_cached(name: str, data: Path | None = None, size: int | None = None) -> bool:
+    """Whether the images of a dataset need not be read: they are in the cache, or no files at all."""
+    try:
+        source = record_of(name).source(data, size, download=None)
+        return source.path is None or cache_file(source.label, source.path, source.stamp()).exists()
+    except MdcgError:  # what is missing is downloaded, or said to be missing, by `load`
+        return False
 
 
 def verify(name: str, data: Path | None = None, size: int | None = None) -> str:

@@ -6,16 +6,18 @@ is finished is never done again, what was begun goes on where it was, and what f
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mdcg import markup, metrics
-from mdcg.data import Dataset
+from mdcg import compiler, markup, metrics
+from mdcg.data import Dataset, record_of
 from mdcg.errors import MdcgError
 from mdcg.execute.context import Context
+from mdcg.execute.cost import group_of
 from mdcg.execute.local import WORKED_ON, Executor, LocalExecutor
 from mdcg.execute.plan import Plan, Undone, make_plan, say_what_is_repeated
 from mdcg.execute.progress import PlanDisplay, messages
@@ -26,10 +28,12 @@ from mdcg.models.naming import backbone_name
 from mdcg.models.weights import WeightsFile
 from mdcg.recipes.document import Document, read_document
 from mdcg.recipes.grid import GridCell, choose, expand
+from mdcg.recipes.recipe import Recipe
 from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
 from mdcg.scenario import parse
 from mdcg.trackers import Tracker, TrackerSet
+from mdcg.train.rehearsal import rehearse
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +107,7 @@ class Sweep:
             *(trackers, fresh, pixels),
             given=own,
         )
-        cells = choose(found, context.dataset, only or {})
+        cells = choose(found, lambda recipe: _read(recipe, context), only or {})
         paths = {one.recipe.weights for one in found}
         files = [WeightsFile.of(path) for path in paths if path and path.is_file()]  # of what is not wanted, maybe none
         context = replace(context, weights={file.digest: file for file in files})
@@ -151,6 +155,18 @@ class Sweep:
         store = self.context.store
         found = [store.finished(spec) for spec in self.specs]
         return {record.spec.name: record for record in found if record is not None}
+
+
+def _read(recipe: Recipe, context: Context) -> Dataset:
+    """The images of a recipe; if they take long to read, what its runs will launch is compiled meanwhile."""
+    if compiler.is_started() and context.must_read(recipe):
+        name, _ = parse(recipe.scenario)
+        with contextlib.suppress(MdcgError):  # whatever is wrong is said when the images are there
+            blank = Dataset.unread(record_of(name))
+            if blank is not None:
+                first = recipe.resolve(blank)[:1]
+                rehearse(group_of(first, blank), context.compute(first[0]))
+    return context.dataset(recipe)
 
 
 def with_dataset(given: Mapping[str, Any]) -> dict[str, Any]:

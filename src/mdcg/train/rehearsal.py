@@ -22,6 +22,7 @@ from mdcg.train.precision import Compute
 from mdcg.train.state import State
 
 logger = logging.getLogger(__name__)
+_played: list[object] = []  # all that this process has asked for, and need not ask for again
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,11 @@ def rehearse(group: Group, compute: Compute) -> None:
     """Have compiled what a run's steps and evaluations launch, where they use the fused kernels."""
     # Kernels are the same for any number of members; only where tasks become members too, one is a special case.
     few = replace(group, members=group.members[: 2 if group.method.gradient_per_task else 1])
+    images = few.dataset
+    piece = (replace(few.training, weights=None), few.members, images.shape, images.padding, images.flip, compute)
+    if piece in _played:
+        return
+    _played.append(piece)
     last = len(group.sizes) - 1
     if group.method.gradient_per_task:  # its steps take all past tasks apart, and are not cheap: two must do
         tasks = {0, 1}
@@ -58,6 +64,8 @@ def _rehearse(group: Group, compute: Compute, begin: Callable[[Compute], State],
         return
     from mdcg.models.kernels.launch import compile_ahead
 
+    # Not the images themselves: they lie in a file, at addresses of another kind than on a GPU, which kernels go by.
+    group = replace(group, dataset=group.dataset.blackened())
     stage = Stage(torch.device("cpu"), compute.precision, compute)
     try:
         state = begin(stage)
