@@ -14,6 +14,7 @@ import torch
 
 import mdcg
 from mdcg import compiler
+from mdcg.data import Arrays
 from mdcg.data.cache import cache_folder
 from mdcg.data.cifar import CIFAR10, Cifar
 from mdcg.execute import group as groups
@@ -92,7 +93,12 @@ def test_where_images_lie_makes_no_difference(asked: list[str], monkeypatch: pyt
 def test_what_was_rehearsed_is_not_again(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     group, cpu, begun = group_of("md-cg"), compute("cpu", "fp32"), []
     real = Trainer.begin_task
-    monkeypatch.setattr(Trainer, "begin_task", lambda *args: (begun.append(True), real(*args)))
+
+    def noted(*args: Any) -> None:
+        begun.append(True)
+        real(*args)
+
+    monkeypatch.setattr(Trainer, "begin_task", noted)
     rehearse(group, cpu)
     once = len(begun)
     assert once
@@ -110,7 +116,12 @@ def test_a_command_asks_for_kernels_before_it_reads_images(
     record, _ = write_cifar(tmp_path, CIFAR10, 10, per_file=20)
     replaced(replace(record, images=20 * len(record.train)), monkeypatch)
     before, read = list[int](), Cifar.read
-    monkeypatch.setattr(Cifar, "read", lambda *args: (before.append(len(asked)), read(*args))[1])
+
+    def noted(*args: Any) -> Arrays:
+        before.append(len(asked))
+        return read(*args)
+
+    monkeypatch.setattr(Cifar, "read", noted)
     keys = {"scenario": "c10-5", "method": "md-cg", "memory": 20, "backbone": "tiny", "batch_size": 8}
 
     def made() -> Sweep:
@@ -122,7 +133,7 @@ def test_a_command_asks_for_kernels_before_it_reads_images(
     assert asked
     known = set(launch._asked)
     monkeypatch.setattr(rehearsal, "_played", [])
-    groups.rehearse(groups._group(sweep.specs, sweep.context), sweep.context.compute(sweep.specs[0]))
+    rehearse(groups._group(sweep.specs, sweep.context), sweep.context.compute(sweep.specs[0]))
     assert set(launch._asked) == known
     monkeypatch.setattr(launch, "_asked", {})
     monkeypatch.setattr(rehearsal, "_played", [])

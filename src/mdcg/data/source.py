@@ -174,9 +174,14 @@ def _in_folder(folder: str, wanted: Callable[[str], bool], left: _Left, below: s
         if entry.is_dir(follow_symlinks=False):
             if name.count("/") < DEEPEST:
                 yield from _in_folder(entry.path, wanted, left, f"{name}/")
-        elif wanted(name) and not _is_macs(name) and Path(entry.path).is_file():  # which a loop of links is not
+        elif wanted(name) and not _is_macs(name) and _is_file(entry):
             left.take(name, entry.stat().st_size)
             yield name, Path(entry.path)
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a file, or a link that leads to one, which a loop of links does not."""
+    return entry.is_file(follow_symlinks=False) or Path(entry.path).is_file()
 
 
 def _read_tar(path: Path, wanted: Callable[[str], bool], left: _Left) -> Iterator[tuple[str, bytes]]:
