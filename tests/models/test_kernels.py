@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -29,9 +28,7 @@ from mdcg.train import state as states
 from mdcg.train.augment import Pixels
 from mdcg.train.epoch import draw_epoch
 from mdcg.train.evaluate import evaluate
-from mdcg.train.group import Group
 from mdcg.train.loop import Trainer
-from mdcg.train.optimizer import SGD
 from mdcg.train.precision import Compute, compute
 from mdcg.train.rehearsal import rehearse
 from tests.conftest import toy_dataset, toy_group
@@ -427,69 +424,6 @@ def test_a_rehearsal_asks_for_all_that_a_run_launches(monkeypatch: pytest.Monkey
             evaluate(state.model, trainer.eval_images, group, trainer.pixels, machine)
             states.end_task(state, group)
     assert set(launched) == early
-
-
-def early_group(method: str = "replay", numbers: dict[str, float] | None = None, **words: Any) -> Group:
-    """Two members, of a network with two blocks, whose weights are many."""
-    dataset = toy_dataset([8, 12, 16, 20], side=2, channels=3)
-    given: dict[str, Any] = {"backbone": "tiny", "batch_size": 4, "numbers": [{}, numbers or {}], **words}
-    return toy_group(dataset, method, [(0, 8, {}), (1, 8, {})], tasks=2, **given)
-
-
-@pytest.fixture
-def _many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(MEMBERED, "tiny", lambda members, channels: ResNet(members, channels, (16, 16), 1, False, "in"))
-    monkeypatch.setattr(Model, "logits", Model.forward)
-    monkeypatch.setattr("mdcg.models.kernels.early.MANY", 1)
-
-
-@pytest.mark.usefixtures("_many")
-def test_weights_that_are_moved_early_end_where_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the bit, after steps in which all members train and some rest."""
-    group = early_group(numbers={"weight_decay": 0.01, "backbone_lr": 0.02})
-    machine, moves, move = compute(DEVICE.type, "fp32"), list[int](), update.move
-
-    def noted_move(plan: Any, parameters: Sequence[Tensor], *rest: Any) -> None:
-        moves.append(len(parameters))
-        move(plan, parameters, *rest)
-
-    monkeypatch.setattr(update, "move", noted_move)
-    found = []
-    for early in (True, False):
-        if not early:
-            monkeypatch.setattr(SGD, "taker", lambda *_: None)
-        trainer, state = Trainer(group, machine), states.fresh(group, machine)
-        states.begin_task(state, group)
-        draws = draw_epoch(group, state.memories, 0, 0).to(DEVICE)
-        fewest = int(draws.steps.min())
-        assert fewest < draws.steps.max()
-        moves.clear()
-        with kernels.use(True):
-            for step in (0, fewest):
-                trainer.train_step(state, draws, step, resting=step > 0)
-        assert len(moves) == 2 * (3 if early else 1)  # two blocks and the rest, or all
-        assert sum(moves) == 2 * len(state.optimizer.parameters)
-        found.append([*state.optimizer.parameters, *state.optimizer.memory["velocity"].values()])
-    for ours, theirs in zip(*found, strict=True):
-        assert torch.equal(ours, theirs)
-
-
-@pytest.mark.usefixtures("_many")
-def test_weights_wait_where_gradients_are_not_complete() -> None:
-    """Parts of a sum, those of GEM, and such as may be too long; and where other optimisers or modules are at work."""
-    usual: dict[str, Any] = {"method": "replay"}
-    changes: list[dict[str, Any]] = [
-        {"passes": "own"}, {"method": "gem"}, {"numbers": {"clip": 1.0}}, {"optimizer": "adamw"}
-    ]  # fmt: skip
-    for fused, words in ((True, usual), (False, usual), *((True, usual | change) for change in changes)):
-        group, machine = early_group(**words), compute(DEVICE.type, "fp32")
-        trainer, state = Trainer(group, machine), states.fresh(group, machine)
-        for state.task in range(2):
-            states.begin_task(state, group)
-            states.end_task(state, group)
-        batch = trainer.batch(draw_epoch(group, state.memories, 1, 0).to(DEVICE), 0)
-        with kernels.use(fused):
-            assert (trainer._taker(state, batch, None, None) is not None) == (fused and words == usual)
 
 
 @pytest.mark.slow

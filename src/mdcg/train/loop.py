@@ -16,7 +16,6 @@ from mdcg import metrics
 from mdcg.errors import MdcgError
 from mdcg.methods import Method, Step, stack
 from mdcg.models.kernels.beside import beside, join
-from mdcg.models.kernels.early import Take, handed_over
 from mdcg.switches import switched_off
 from mdcg.train import state as states
 from mdcg.train.augment import Pixels
@@ -227,10 +226,8 @@ class Trainer:
             batch = batch.part(0, batch.current)
         active = draws.steps > step if resting else None
         at_rest = [buffer.clone() for buffer in state.model.statistics()] if resting else None
-        factor = self.rate(draws, step)
-        with handed_over(self._taker(state, batch, active, factor)):
-            loss, logits, gradients = self.gradients(state, batch)
-        state.optimizer.step(gradients, active, factor)
+        loss, logits, gradients = self.gradients(state, batch)
+        state.optimizer.step(gradients, active, self.rate(draws, step))
         _follow(state)
         if batch.kept_at is not None and state.stored_logits is not None:
             state.stored_logits.put(batch.kept_at[:, : batch.current], logits)
@@ -242,12 +239,6 @@ class Trainer:
                 loss, hits = torch.where(active, loss, 0), torch.where(active, hits, 0)
             state.loss_sum += loss
             state.hits += hits
-
-    def _taker(self, state: State, batch: Batch, active: Tensor | None, factor: Tensor | None) -> Take | None:
-        """Whoever moves weights while others' gradients are computed, where those of one pass are all there are."""
-        if len(batch.passes) > 1 or self.method.gradient_per_task:
-            return None
-        return state.optimizer.taker(active, factor)
 
     def _nothing_kept_yet(self, state: State, step: int | Tensor) -> bool:
         """Whether it is the first step of an online stream that is replayed from its second step on."""

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from mdcg.models import kernels
-from mdcg.models.kernels.early import Take
 from mdcg.models.layers import Conv2d
 from mdcg.tensors import below
 from mdcg.train.group import Group, OptimizerName
@@ -114,10 +112,6 @@ class Optimizer(ABC):
             for value, was in zip(moved, before, strict=True):
                 value.copy_(torch.where(each(active, value), value, was))
 
-    def taker(self, active: Tensor | None, factor: Tensor | None) -> Take | None:
-        """Whoever may move parameters as their gradients come, before the `step` that moves the others; or None."""
-        return None
-
     def _by_kernel(self, gradients: list[Tensor], active: Tensor | None, factor: Tensor | None) -> bool:
         """Make the whole step with a fused kernel, if there is one for it; else do nothing."""
         return False
@@ -149,60 +143,42 @@ class SGD(Optimizer):
     ) -> None:
         super().__init__(lr, lr_below, weight_decay, clip)
         self.momentum = momentum
-        self._plans: dict[tuple[int, ...], Plan] = {}  # of the kernel's programs, for parameters in some places
-        self._moved: set[int] = set()  # the places of those that were moved before the present step
-        self._fits = False  # whether the kernel takes the parameters as they lie in memory
+        self._plan: Plan | None = None  # of the kernel's programs, for the present parameters
 
     def follow(self, named: Iterable[tuple[str, nn.Parameter]], convs: Iterable[Conv2d] = ()) -> None:
         super().follow(named, convs)
-        self._plans.clear()
-        self._fits = all(map(_in_one_piece, self.parameters))
+        self._plan = None
 
     @property
     def velocity(self) -> dict[str, Tensor]:
         """The velocities v, by the parameters' names."""
         return self.memory["velocity"]
 
-    def taker(self, active: Tensor | None, factor: Tensor | None) -> Take | None:
-        if not (kernels.in_use() and self._fits and self.clip is None):  # to clip, one must know all gradients
-            return None
-        return partial(self._take, active=active, factor=factor)
-
-    @torch.no_grad()
-    def _take(self, gradients: Mapping[Tensor, Tensor], active: Tensor | None, factor: Tensor | None) -> None:
-        places = [place for place, parameter in enumerate(self.parameters) if parameter in gradients]
-        self._move(places, [gradients[self.parameters[place]] for place in places], active, factor)
-        self._moved.update(places)
-
     def _by_kernel(self, gradients: list[Tensor], active: Tensor | None, factor: Tensor | None) -> bool:
-        if not self._fits:
-            return False
-        left = [place for place in range(len(self.parameters)) if place not in self._moved]
-        self._moved.clear()
-        self._move(left, [gradients[place] for place in left], active, factor)
-        return True
-
-    def _move(
-        self, places: Sequence[int], gradients: Sequence[Tensor], active: Tensor | None, factor: Tensor | None
-    ) -> None:
-        """Move the parameters in some places."""
         from mdcg.models.kernels import copies, update
 
-        parameters = [self.parameters[place] for place in places]
-        if (plan := self._plans.get(tuple(places))) is None:
-            like, at = self.parameters[0], {place: number for number, place in enumerate(places)}
-            rates = [(_of_each(lr, like), [at[place] for place in own if place in at]) for lr, own in self._places]
+        if self._plan is None:
+            if not all(_in_one_piece(parameter) for parameter in self.parameters):
+                return False
+            like = self.parameters[0]
+            rates = [(_of_each(lr, like), places) for lr, places in self._places]
             momentum, decay = _of_each(self.momentum, like), _of_each(self.weight_decay, like)
-            plan = self._plans[tuple(places)] = update.plan(parameters, rates, momentum, decay)
-        velocities, convs = list(self.velocity.values()), [self._convs[place] for place in places]
-        kept = [None if conv is None else copies.current(conv) for conv in convs]
+            self._plan = update.plan(self.parameters, rates, momentum, decay)
+        kept = [None if conv is None else copies.current(conv) for conv in self._convs]
         update.move(
-            plan, parameters, _in_order(gradients, parameters), [velocities[place] for place in places], kept, factor,
-            active,
-        )  # fmt: skip
-        for conv, copy in zip(convs, kept, strict=True):
+            self._plan, self.parameters, self._in_order(gradients), list(self.velocity.values()), kept, factor, active
+        )
+        for conv, copy in zip(self._convs, kept, strict=True):
             if conv is not None and copy is not None:
                 copies.moved_along(conv, copy)
+        return True
+
+    def _in_order(self, gradients: list[Tensor]) -> list[Tensor]:
+        """The gradients, in memory as their parameters: those of GEM, or of plain convolutions, may lie otherwise."""
+        return [
+            own if own.stride() == parameter.stride() else torch.empty_like(parameter).copy_(own)
+            for own, parameter in zip(gradients, self.parameters, strict=True)
+        ]
 
     def _update(self, gradients: list[Tensor], factor: Tensor | None) -> None:
         velocities = list(self.velocity.values())
@@ -224,7 +200,7 @@ class SGD(Optimizer):
             return False
         if not all(isinstance(lr, float) for lr, _ in rates) or not all(map(_dense, self.parameters)):
             return False
-        alike = _in_order(gradients, self.parameters)  # in another order, numbers would be met one by one
+        alike = self._in_order(gradients)  # in another order, numbers would be met one by one
         for lr, places in rates:
             own = [[tensors[place] for place in places] for tensors in (self.parameters, alike, velocities)]
             torch._fused_sgd_(
@@ -360,14 +336,6 @@ def _of_each(number: Number, like: Tensor) -> Tensor:
     if isinstance(number, Tensor):
         return number
     return torch.full((len(like),), number, dtype=torch.float64, device=like.device)
-
-
-def _in_order(gradients: Sequence[Tensor], parameters: Sequence[Tensor]) -> list[Tensor]:
-    """The gradients, in memory as their parameters: those of GEM, or of plain convolutions, may lie otherwise."""
-    return [
-        own if own.stride() == parameter.stride() else torch.empty_like(parameter).copy_(own)
-        for own, parameter in zip(gradients, parameters, strict=True)
-    ]
 
 
 def _in_one_piece(parameter: Tensor) -> bool:

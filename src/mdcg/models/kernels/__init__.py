@@ -2,9 +2,9 @@
 
 `conv`, `walk`, `patch`, `norm`, `pool` and `images` are the kernels, `sums` what they share, `tiles` says how much a
 program does at a time. `layer` launches them, with weights from `copies`; `launch` runs them, or has the `compiler`
-make them ahead; `resnet` strings them together, forward and backward; `beside` lets some run next to others, `early`
-the update of weights too. `losses` are those of methods, `update` is SGD's, `pivot` is GEM's, `recolour` RandAugment's.
-Nothing here that needs Triton is imported before it is used: without it the plain modules do all the work.
+make them ahead; `resnet` strings them together, forward and backward; `beside` lets some run next to others. `losses`
+are those of methods, `update` is SGD's, `pivot` is GEM's, `recolour` RandAugment's. Nothing here that needs Triton is
+imported before it is used: without it the plain modules do all the work.
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from mdcg.models.kernels.beside import beside, join
 from mdcg.models.kernels.copies import copied
-from mdcg.models.kernels.early import are_many, taker
 from mdcg.models.kernels.layer import WIDE, Below, Layer, Masked
 from mdcg.models.kernels.tiles import PROGRAMS
 
@@ -78,7 +77,7 @@ class _Training(torch.autograd.Function):
             traces.append(Trace(here, below, one, between, two, other))
             here = second.activate(*two, residual)
             below = Below(second, *two, here)
-        ctx.net, ctx.layers, ctx.traces, ctx.take = net, (stem, blocks), traces, taker()
+        ctx.net, ctx.layers, ctx.traces = net, (stem, blocks), traces
         ctx.image, ctx.begin, ctx.winners, ctx.top = image, begin, winners, here
         return _pooled(here)
 
@@ -86,27 +85,13 @@ class _Training(torch.autograd.Function):
     def backward(ctx: Any, dfeatures: Tensor) -> tuple[Tensor | None, ...]:
         stem, blocks = ctx.layers
         gradients: dict[Tensor, Tensor] = {}
-        waiting: dict[Tensor, Tensor] = {}  # those of them that were not handed over yet
         kept = []  # until those who read it beside are done
 
         def note(layer: Layer, slopes: Tensor, dx: Tensor, source: Tensor) -> None:
+            gradients[layer.norm.weight], gradients[layer.norm.bias] = slopes[0], slopes[1]
             with beside(dx):
-                of_conv = layer.weight_gradient(source, dx)
-            found: dict[Tensor, Tensor] = {
-                layer.norm.weight: slopes[0],
-                layer.norm.bias: slopes[1],
-                layer.conv.weight: of_conv,
-            }
-            gradients.update(found)
-            waiting.update(found)
+                gradients[layer.conv.weight] = layer.weight_gradient(source, dx)
             kept.append(dx)
-
-        def hand_over() -> None:
-            """Let weights be moved beside what is left to do; their layers are done with them."""
-            if ctx.take and are_many(waiting):
-                with beside(dfeatures):
-                    ctx.take(waiting)
-                waiting.clear()
 
         def through(layer: Layer, masked: Masked, of: Convolved, source: Tensor) -> Tensor:
             """Go back through BatchNorm to the convolution's result, whose gradient gives the weight's."""
@@ -127,7 +112,6 @@ class _Training(torch.autograd.Function):
                 other = shortcut.gradient_sums(masked.g, *trace.shortcut)
                 add = shortcut.input_gradient(through(shortcut, other, trace.shortcut, trace.input), trace.input).g
             masked = first.input_gradient(dx, trace.input, add, trace.below)
-            hand_over()
         if ctx.winners is None:
             through(stem, masked, ctx.begin, ctx.image)
         else:
