@@ -107,6 +107,7 @@ class Method(BaseModel):
     # How it trains where nothing else is asked for, if not as the dataset's protocol says: keys of a recipe, those of
     # TRAINING. `augment` is added to the crop or flip of datasets that have one. Online streams do without all of it.
     recipe: ClassVar[Mapping[str, Value]] = {}
+    rule: ClassVar[str] = ""  # what `suited` makes of it, in a clause for `mdcg list`
     published: ClassVar[Mapping[str, Value]] = {}  # fields as in the paper's published code, where it departs from it
     published_passes: ClassVar[Passes] = "joint"  # the same of the run's forward passes,
     published_epochs: ClassVar[Mapping[str, int]] = {}  # and of its epochs, by dataset
@@ -285,7 +286,8 @@ class Method(BaseModel):
         >>> METHODS["md-cg"].training()
         ''
         """
-        return ", ".join(f"{key} {value}" for key, value in cls.recipe.items())
+        usual = ", ".join(f"{key} {value}" for key, value in cls.recipe.items())
+        return f"{usual} ({cls.rule})" if cls.rule else usual
 
     @classmethod
     def summary(cls) -> str:

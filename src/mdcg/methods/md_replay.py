@@ -42,6 +42,7 @@ class ReplayedMarginDampening(Distilling, MarginDampening):
     recipe: ClassVar[Mapping[str, Value]] = {
         "lr": 0.1, "schedule": "cosine", "weight_decay": 5e-4, "augment": "randaugment"
     }  # fmt: skip
+    rule: ClassVar[str] = f"with fewer than {FEW} images of a class in memory, weight_decay 0"
 
     lam: float = Field(
         0.25,
