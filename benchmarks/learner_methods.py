@@ -1,6 +1,7 @@
 """Accuracy of a `Learner` that learns classes as they arrive, with nothing but its defaults: one method beside another.
 
-python benchmarks/learner_methods.py SOURCE [METHOD …] [--data PATH] [--seeds 0 1 2] [--processes 1] [--hold-out 0.1]
+python benchmarks/learner_methods.py SOURCE [METHOD …] [--data PATH] [--seeds 0 1 2] [--each N] [--processes 1]
+                                     [--hold-out 0.1] [--precision auto]
 
 SOURCE is one of
 
@@ -9,8 +10,9 @@ cifar10   two classes a call, in the order of `mdcg run --scenario c10-5`, memor
 folders   of the folders in PATH 20, drawn by the seed, four a call, memory 500: files of images, a folder for a class.
           A fifth of each, drawn by the seed too, is not learned but tested on.
 
-The learner is saved and loaded between calls. Prints for each method the accuracy on the test images of all classes at
-the end, mean and sample standard deviation over seeds, then those of the seeds, and the seconds that all calls took.
+With --each, no more than N images of a class are learned. The learner is saved and loaded between calls. Prints for
+each method the accuracy on the test images of all classes at the end, mean and sample standard deviation over seeds,
+then those of the seeds, and the seconds that all calls took.
 """
 
 from __future__ import annotations
@@ -47,12 +49,12 @@ class Arriving:
     made: dict[str, Any]
 
 
-def arriving(source: str, data: Path | None, seed: int) -> Arriving:
-    """The classes of a source in the order that belongs to a seed."""
+def arriving(source: str, data: Path | None, seed: int, each: int | None = None) -> Arriving:
+    """The classes of a source in the order that belongs to a seed, so many images of each."""
     if source == "folders":
         if data is None:
             raise SystemExit("give the folder of folders with --data.")
-        return _folders(data, seed)
+        return _folders(data, seed, each)
     if source == "digits":
         order = np.random.default_rng(seed).permutation(10)
     else:
@@ -60,16 +62,19 @@ def arriving(source: str, data: Path | None, seed: int) -> Arriving:
     dataset = load(source, data)
     names = np.array(dataset.class_names)
 
-    def of(split: Any, classes: Any) -> tuple[Any, Any]:
-        own = np.flatnonzero(np.isin(split.labels, classes))
+    rng = np.random.default_rng(seed)
+
+    def of(split: Any, classes: Any, most: int | None = None) -> tuple[Any, Any]:
+        own = np.concatenate([rng.permutation(np.flatnonzero(split.labels == label))[:most] for label in classes])
+        own.sort()
         return split.images[torch.from_numpy(own)].numpy(), names[split.labels[own]]
 
-    calls = [of(dataset.train, pair) for pair in order.reshape(CALLS, -1)]
+    calls = [of(dataset.train, pair, each) for pair in order.reshape(CALLS, -1)]
     made = {"memory": 100, "backbone": "smallconv"} if source == "digits" else {"memory": 500}
     return Arriving(calls, of(dataset.test, order), made)
 
 
-def _folders(root: Path, seed: int) -> Arriving:
+def _folders(root: Path, seed: int, most: int | None) -> Arriving:
     rng = np.random.default_rng(seed)
     folders = sorted(folder for folder in root.iterdir() if folder.is_dir())
     chosen = [folders[place] for place in rng.permutation(len(folders))[:CLASSES]]
@@ -78,7 +83,7 @@ def _folders(root: Path, seed: int) -> Arriving:
         files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)
         shuffled = [files[place] for place in rng.permutation(len(files))]
         tested.append(shuffled[: len(files) // 5])
-        learned.append(shuffled[len(files) // 5 :])
+        learned.append(shuffled[len(files) // 5 :][:most])
 
     def of(classes: range, files: list[list[Path]]) -> tuple[list[str], list[str]]:
         pairs = [(str(file), chosen[number].name) for number in classes for file in files[number]]
@@ -89,11 +94,13 @@ def _folders(root: Path, seed: int) -> Arriving:
     return Arriving(calls, of(range(CLASSES), tested), {"memory": 500})
 
 
-def accuracy(job: tuple[str, int], *, source: str, data: Path | None, how: dict[str, Any]) -> tuple[float, float]:
+def accuracy(
+    job: tuple[str, int], *, source: str, data: Path | None, each: int | None, how: dict[str, Any]
+) -> tuple[float, float]:
     """The accuracy of a method and seed in the end, in percent, and the seconds that the calls took."""
     method, seed = job
     torch.set_num_threads(1)
-    stream = arriving(source, data, seed)
+    stream = arriving(source, data, seed, each)
     learner = mdcg.Learner(method, seed=seed, quiet=True, **stream.made, **how)
     seconds = 0.0
     with tempfile.TemporaryDirectory() as folder:
@@ -114,12 +121,13 @@ def main() -> None:
     parser.add_argument("methods", nargs="*", default=METHODS, metavar="METHOD")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--each", type=int)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--hold-out", type=float, default=0.1)
     parser.add_argument("--precision", default="auto")
     asked = parser.parse_args()
     how = {"hold_out": asked.hold_out, "precision": asked.precision}
-    one = partial(accuracy, source=asked.source, data=asked.data, how=how)
+    one = partial(accuracy, source=asked.source, data=asked.data, each=asked.each, how=how)
     jobs = [(method, seed) for method in asked.methods for seed in asked.seeds]
     with multiprocessing.get_context("spawn").Pool(asked.processes) as processes:
         found = dict(zip(jobs, processes.map(one, jobs, chunksize=1), strict=True))

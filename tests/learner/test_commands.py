@@ -87,7 +87,7 @@ def test_learn_as_json(cli: Cli, pets: Path, more: Path, tmp_path: Path) -> None
     assert content["can_learn"] is True
     assert content["memory"] == {"images": 20, "size": 20}
     assert content["bytes"] == file.stat().st_size
-    assert content["setup"]["method"] == "md-cg"
+    assert content["setup"]["method"] == "md-replay"
     assert content["setup"]["hyperparameters"]["lam"] == 0.5
     assert [version["images"] for version in content["versions"]] == [[8, 8, 8], [0, 0, 0, 8, 8]]
     assert json.loads(cli("info", file, "--json").out) == content
@@ -208,8 +208,9 @@ def test_info(cli: Cli, model: Path, more: Path) -> None:
     for text in (
         "5 classes in 2 tasks, memory of 20 of 20 images",
         "images of 8 × 8 pixels, 3 channels",
-        "network: smallconv with the head cascaded-gates, seed 0",
-        "method: md-cg (lam 0.25",
+        "network: smallconv with the head incremental, seed 0",
+        "method: md-replay (lam 1, ",
+        "schedule cosine, randaugment",
         ": ant, bee, cow [b]",
         ": :cat: ünï, [red]dog",
         "after 2",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: Parameters of a `Learner`; those that are left out stay as they are.
 PARAMETERS = {
-    "method": option(str | None, help="Method, see 'mdcg list methods'.  [default: md-cg]"),
+    "method": option(str | None, help="Method, see 'mdcg list methods'.  [default: md-replay]"),
     "memory": option(int | None, help="Images of known classes that it may keep.  [default: 500]"),
     "image_size": option(int | None, help="Side in pixels that images are brought to.  [default: 64]"),
     "resize": option(str | None, help="crop to a square, fit into one, or squash.  [default: crop]"),

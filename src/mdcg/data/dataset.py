@@ -215,7 +215,7 @@ class Dataset:
         return np.bincount(self.train.labels, minlength=self.classes)
 
     def blackened(self) -> Dataset:
-        """The same labels, with images that are all black and take no memory."""
+        """The dataset with black images in place of its own, which take no memory."""
         train, test = (Split(_black(split.images.shape), split.labels) for split in (self.train, self.test))
         return replace(self, train=train, test=test)
 

@@ -86,7 +86,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        method: str = "md-cg",
+        method: str = "md-replay",
         *,
         memory: int = 500,
         set: Mapping[str, Value] | None = None,
