@@ -88,7 +88,7 @@ def start_early(device: str | None, precision: str | None) -> None:
 
 
 def is_started() -> bool:
-    """Whether the program is there: this process is going to train."""
+    """Whether the program is there: this process has trained, or is about to."""
     return _running is not None and not _running.ended
 
 

@@ -587,6 +587,6 @@ def test_a_table_tells_of_methods_that_train_otherwise(cli: Cli, tmp_path: Path)
 def test_the_list_tells_how_methods_train(cli: Cli) -> None:
     told = " ".join(cli("list", "methods").out.split())
     assert (
-        "trains with lr 0.1, schedule cosine, weight_decay 0.0005, augment randaugment (with fewer than 10 images of a "
-        "class in memory, weight_decay 0) unless asked otherwise" in told
+        "trains, unless asked otherwise, with lr 0.1, schedule cosine, weight_decay 0.0005, augment randaugment; "
+        "weight_decay 0 where the memory has fewer than 10 images of a class" in told
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from mdcg.methods import METHODS, Step, stack
 from mdcg.methods.md import margin_loss
 from mdcg.methods.md_cg import MDCG
+from mdcg.methods.replay import Replay
 
 SHAPES = [(1, 4, 2, 2), (3, 5, 4, 2), (2, 3, 7, 5), (2, 6, 2, 8)]  # members, batch, old classes, new classes
 
@@ -361,3 +363,15 @@ def test_the_papers_lambda() -> None:
 def test_bad_weights_are_refused(lam: object) -> None:
     with pytest.raises(ValidationError):
         METHODS["md"](**{"lam": lam})
+
+
+def test_how_a_method_trains_in_words() -> None:
+    class Ruled(Replay):
+        rule: ClassVar[str] = "lr 0.1 where the memory is small"
+
+    class Both(Ruled):
+        recipe: ClassVar[dict[str, Any]] = {"lr": 0.05}
+
+    assert METHODS["replay"].training() == ""
+    assert Ruled.training() == "lr 0.1 where the memory is small"
+    assert Both.training() == "lr 0.05; lr 0.1 where the memory is small"

@@ -17,7 +17,10 @@ from mdcg import compiler
 from mdcg.data import Arrays
 from mdcg.data.cache import cache_folder
 from mdcg.data.cifar import CIFAR10, Cifar
+from mdcg.data.stand_in import stand_in
+from mdcg.errors import MdcgError
 from mdcg.execute import group as groups
+from mdcg.execute.context import Context
 from mdcg.execute.sweep import Sweep
 from mdcg.learner import training
 from mdcg.methods import METHODS
@@ -104,9 +107,25 @@ def test_what_was_rehearsed_is_not_again(asked: list[str], monkeypatch: pytest.M
     assert once
     rehearse(group_of("md-cg"), cpu)
     assert len(begun) == once
-    rehearse(replace(group, dataset=replace(group.dataset, flip=not group.dataset.flip)), cpu)
-    rehearse(group_of("md"), cpu)
-    assert len(begun) == 3 * once
+    more_classes = toy_group(
+        toy_dataset([16] * 9, side=4, channels=3), "md-cg", [(0, 12, {})], backbone="tiny", batch_size=8
+    )
+    for other in (
+        replace(group, dataset=replace(group.dataset, flip=not group.dataset.flip)),
+        group_of("md"),
+        replace(more_classes, members=group.members),
+    ):
+        rehearse(other, cpu)
+    assert len(begun) == 4 * once
+
+
+def test_what_could_not_be_rehearsed_is_tried_again(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "begin_task", lambda *_: 1 / 0)
+        rehearse(group_of("md-cg"), compute("cpu", "fp32"))
+    assert not asked
+    rehearse(group_of("md-cg"), compute("cpu", "fp32"))
+    assert asked
 
 
 def test_a_command_asks_for_kernels_before_it_reads_images(
@@ -145,6 +164,30 @@ def test_a_command_asks_for_kernels_before_it_reads_images(
     made()
     assert len(before) == 2
     assert not launch._asked
+
+
+def test_nothing_is_asked_for_in_vain(asked: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Not where files are not where they should be, and of a folder, whose record tells nothing, not even these."""
+    monkeypatch.setattr(compiler, "is_started", lambda: True)
+    keys = {"method": "naive", "backbone": "tiny", "out": tmp_path / "runs"}
+    with pytest.raises(MdcgError, match="there is no file or folder"):
+        Sweep.of(written({"scenario": "c10-5", **keys}), data=tmp_path / "nowhere")
+    with pytest.raises(MdcgError, match="data get cifar10"):
+        Sweep.of(written({"scenario": "c10-5", **keys}), data=tmp_path)
+    monkeypatch.setattr(Context, "must_read", lambda *_: pytest.fail("looked twice"))
+    with pytest.raises(MdcgError, match="folder"):
+        Sweep.of(written({"scenario": f"folder:{tmp_path}-2", **keys}))
+    assert not asked
+
+
+def test_records_that_tell_too_little_have_no_stand_in() -> None:
+    made = stand_in(CIFAR10)
+    assert made is not None
+    assert (len(made.train), made.classes, made.shape) == (50_000, 10, (3, 32, 32))
+    assert made.counts().tolist() == [5000] * 10
+    assert made.train.images.untyped_storage().nbytes() == 3 * 32 * 32
+    for lacks in ({"shape": None}, {"images": 0}, {"classes": 0}):
+        assert stand_in(replace(CIFAR10, **lacks)) is None
 
 
 def test_a_method_that_cannot_be_rehearsed_is_trained_all_the_same(

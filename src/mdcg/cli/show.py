@@ -48,8 +48,8 @@ def _list_methods() -> list[tuple[str, str]]:
     for name in METHODS.names():
         method = METHODS[name]
         rows += [(name, method.summary()), ("", method.streams())]
-        if method.recipe:
-            rows.append(("", f"trains with {method.training()} unless asked otherwise"))
+        if training := method.training():
+            rows.append(("", f"trains, unless asked otherwise, with {training}"))
         own = inspect.get_annotations(method)  # before what it has of the methods that it is made of
         for key, field in sorted(method.model_fields.items(), key=lambda item: item[0] not in own):
             rows.append(("", f"--set {key}={field.default}: {field.description or ''}"))

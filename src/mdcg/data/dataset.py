@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from mdcg.data import items, own
@@ -77,17 +76,6 @@ class Dataset:
             fingerprint=content.digest or digest_of(content),
             own=record if isinstance(record, Own) else None,
         )
-
-    @classmethod
-    def unread(cls, record: DatasetRecord) -> Dataset | None:
-        """A stand-in with as many images as the record tells of, all black; None where it does not tell."""
-        if record.shape is None or not record.images:
-            return None
-        channels, height, width = record.shape
-        labels = torch.arange(record.images) % record.classes
-        images = _black((record.images, height, width, channels))
-        names, mean, std = tuple(map(str, range(record.classes))), channels * (0.0,), channels * (1.0,)
-        return cls.of(record, Arrays(images, labels, images, labels, names, mean, std, digest="unread"))
 
     @classmethod
     def from_arrays(
@@ -213,15 +201,6 @@ class Dataset:
     def counts(self) -> Ints:
         """The number of training images of each class."""
         return np.bincount(self.train.labels, minlength=self.classes)
-
-    def blackened(self) -> Dataset:
-        """The dataset with black images in place of its own, which take no memory."""
-        train, test = (Split(_black(split.images.shape), split.labels) for split in (self.train, self.test))
-        return replace(self, train=train, test=test)
-
-
-def _black(shape: Sequence[int]) -> Tensor:
-    return torch.zeros(1, *shape[1:], dtype=torch.uint8).expand(*shape)
 
 
 def _pair(given: Any, channels: Channels | None, what: str) -> tuple[Images, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,13 +33,13 @@ def load(name: str, data: Path | None = None, size: int | None = None, download:
     return Dataset.of(record, content_of(record, record.source(data, size, download)))
 
 
-def is_cached(name: str, data: Path | None = None, size: int | None = None) -> bool:
-    """Whether the images of a dataset need not be read: they are in the cache, or no files at all."""
+def must_read(name: str, data: Path | None = None, size: int | None = None) -> bool:
+    """Whether `load` will read image files, which takes a while: they are there, or downloaded, but not cached."""
     try:
         source = record_of(name).source(data, size, download=None)
-        return source.path is None or cache_file(source.label, source.path, source.stamp()).exists()
-    except MdcgError:  # what is missing is downloaded, or said to be missing, by `load`
-        return False
+    except MdcgError:
+        return data is None and not os.environ.get("MDCG_DATA")  # else nothing is downloaded: it says what is missing
+    return source.path is not None and not cache_file(source.label, source.path, source.stamp()).exists()
 
 
 def verify(name: str, data: Path | None = None, size: int | None = None) -> str:

@@ -12,6 +12,7 @@ import hashlib
 import io
 import logging
 import os
+import stat
 import sys
 import tarfile
 import zipfile
@@ -174,14 +175,18 @@ def _in_folder(folder: str, wanted: Callable[[str], bool], left: _Left, below: s
         if entry.is_dir(follow_symlinks=False):
             if name.count("/") < DEEPEST:
                 yield from _in_folder(entry.path, wanted, left, f"{name}/")
-        elif wanted(name) and not _is_macs(name) and _is_file(entry):
-            left.take(name, entry.stat().st_size)
+        elif wanted(name) and not _is_macs(name) and (size := _size(entry)) is not None:
+            left.take(name, size)
             yield name, Path(entry.path)
 
 
-def _is_file(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a file, or a link that leads to one, which a loop of links does not."""
-    return entry.is_file(follow_symlinks=False) or Path(entry.path).is_file()
+def _size(entry: os.DirEntry[str]) -> int | None:
+    """The bytes of a file; None of a folder, of a link that leads nowhere, and of what is gone meanwhile."""
+    try:
+        about = entry.stat()
+    except OSError:
+        return None
+    return about.st_size if stat.S_ISREG(about.st_mode) else None
 
 
 def _read_tar(path: Path, wanted: Callable[[str], bool], left: _Left) -> Iterator[tuple[str, bytes]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mdcg.data import Dataset, is_cached, load
+from mdcg.data import Dataset, load, must_read
 from mdcg.execute.progress import SILENT, Display
 from mdcg.models.weights import WeightsFile
 from mdcg.recipes.recipe import Recipe
@@ -25,9 +25,9 @@ class DatasetCache:
     def __init__(self, loaded: Mapping[DatasetKey, Dataset] | None = None) -> None:
         self._loaded = dict(loaded or {})
 
-    def has(self, *asked: *DatasetKey) -> bool:
-        """Whether a dataset is here, or will be at once."""
-        return asked in self._loaded or is_cached(*asked)
+    def must_read(self, *asked: *DatasetKey) -> bool:
+        """Whether to load a dataset means to read its files."""
+        return asked not in self._loaded and must_read(*asked)
 
     def load(self, *asked: *DatasetKey) -> Dataset:
         if asked not in self._loaded:
@@ -76,10 +76,10 @@ class Context:
         return self.datasets.load(name, self.data, asked.image_size)
 
     def must_read(self, asked: Recipe) -> bool:
-        """Whether the images of a recipe are neither here nor in the cache: to read them takes a while."""
+        """Whether to have the images of a recipe means to read files."""
         name, _ = parse(asked.scenario)
         is_given = self.given is not None and name == self.given.name
-        return not is_given and not self.datasets.has(name, self.data, asked.image_size)
+        return not is_given and self.datasets.must_read(name, self.data, asked.image_size)
 
     def compute(self, spec: RunSpec) -> Compute:
         """The device of this machine, with the run's precision."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from mdcg import compiler, markup, metrics
 from mdcg.data import Dataset, record_of
+from mdcg.data.stand_in import stand_in
 from mdcg.errors import MdcgError
 from mdcg.execute.context import Context
 from mdcg.execute.cost import group_of
@@ -158,14 +159,13 @@ class Sweep:
 
 
 def _read(recipe: Recipe, context: Context) -> Dataset:
-    """The images of a recipe; if they take long to read, what its runs will launch is compiled meanwhile."""
-    if compiler.is_started() and context.must_read(recipe):
-        name, _ = parse(recipe.scenario)
+    """The images of a recipe; if they must be read, what its runs will launch is asked for before."""
+    name, _ = parse(recipe.scenario)
+    blank = stand_in(record_of(name)) if compiler.is_started() else None
+    if blank is not None and context.must_read(recipe):
         with contextlib.suppress(MdcgError):  # whatever is wrong is said when the images are there
-            blank = Dataset.unread(record_of(name))
-            if blank is not None:
-                first = recipe.resolve(blank)[:1]
-                rehearse(group_of(first, blank), context.compute(first[0]))
+            specs = recipe.model_copy(update={"seeds": recipe.seeds[:2]}).resolve(blank)
+            rehearse(group_of(specs, blank), context.compute(specs[0]))
     return context.dataset(recipe)
 
 

@@ -287,7 +287,7 @@ class Method(BaseModel):
         ''
         """
         usual = ", ".join(f"{key} {value}" for key, value in cls.recipe.items())
-        return f"{usual} ({cls.rule})" if cls.rule else usual
+        return "; ".join(part for part in (usual, cls.rule) if part)
 
     @classmethod
     def summary(cls) -> str:

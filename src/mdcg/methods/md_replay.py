@@ -42,7 +42,7 @@ class ReplayedMarginDampening(Distilling, MarginDampening):
     recipe: ClassVar[Mapping[str, Value]] = {
         "lr": 0.1, "schedule": "cosine", "weight_decay": 5e-4, "augment": "randaugment"
     }  # fmt: skip
-    rule: ClassVar[str] = f"with fewer than {FEW} images of a class in memory, weight_decay 0"
+    rule: ClassVar[str] = f"weight_decay 0 where the memory has fewer than {FEW} images of a class"
 
     lam: float = Field(
         0.25,

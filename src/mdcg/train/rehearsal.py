@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from mdcg.data.stand_in import blackened
 from mdcg.models.backbones import has_kernels
 from mdcg.train import state as states
 from mdcg.train.epoch import draw_epoch
@@ -41,16 +42,17 @@ def rehearse(group: Group, compute: Compute) -> None:
     # Kernels are the same for any number of members; only where tasks become members too, one is a special case.
     few = replace(group, members=group.members[: 2 if group.method.gradient_per_task else 1])
     images = few.dataset
-    piece = (replace(few.training, weights=None), few.members, images.shape, images.padding, images.flip, compute)
+    look = images.shape, images.padding, images.flip
+    piece = (replace(few.training, weights=None), few.members, few.sizes, look, compute)
     if piece in _played:
         return
-    _played.append(piece)
     last = len(group.sizes) - 1
     if group.method.gradient_per_task:  # its steps take all past tasks apart, and are not cheap: two must do
         tasks = {0, 1}
     else:  # kernels change when the classes have doubled
         tasks = {last, *(2**power - 1 for power in range(last.bit_length() + 1))}
-    _rehearse(few, compute, lambda stage: states.fresh(few, stage), {task for task in tasks if task <= last})
+    if _rehearse(few, compute, lambda stage: states.fresh(few, stage), {task for task in tasks if task <= last}):
+        _played.append(piece)
 
 
 def rehearse_task(group: Group, compute: Compute, begin: Callable[[Compute], State]) -> None:
@@ -58,14 +60,14 @@ def rehearse_task(group: Group, compute: Compute, begin: Callable[[Compute], Sta
     _rehearse(group, compute, begin, None)
 
 
-def _rehearse(group: Group, compute: Compute, begin: Callable[[Compute], State], tasks: Collection[int] | None) -> None:
-    """Make a step of some tasks, or of the one that comes next."""
+def _rehearse(group: Group, compute: Compute, begin: Callable[[Compute], State], tasks: Collection[int] | None) -> bool:
+    """Make a step of some tasks, or of the one that comes next; return whether that could be done."""
     if not (compute.fused and has_kernels(group.training.backbone)) or torch.version.hip is not None:
-        return
+        return False
     from mdcg.models.kernels.launch import compile_ahead
 
     # Not the images themselves: they lie in a file, at addresses of another kind than on a GPU, which kernels go by.
-    group = replace(group, dataset=group.dataset.blackened())
+    group = replace(group, dataset=blackened(group.dataset))
     stage = Stage(torch.device("cpu"), compute.precision, compute)
     try:
         state = begin(stage)
@@ -74,15 +76,16 @@ def _rehearse(group: Group, compute: Compute, begin: Callable[[Compute], State],
         with torch.random.fork_rng(devices=[]), compute.settings(threads=1), compile_ahead():
             if tasks is None:
                 _try(trainer, state)
-                return
-            for state.task in range(max(tasks) + 1):
-                if state.task in tasks:
+            for state.task in range(max(tasks) + 1 if tasks else 0):
+                if tasks and state.task in tasks:
                     _try(trainer, state)
                 else:
                     states.grow(state, group)
                 states.end_task(state, group)
     except Exception as error:  # a method or network of a user's: what it needs is compiled when it is launched
         logger.debug("could not be rehearsed: %s", error, exc_info=True)
+        return False
+    return True
 
 
 def _try(trainer: Trainer, state: State) -> None:
