@@ -1,4 +1,4 @@
-"""Accuracy of a `Learner` that learns classes as they arrive, with nothing but its defaults: one method beside another.
+"""Accuracy of a `Learner` that learns classes as they arrive, by one method or another.
 
 python benchmarks/learner_methods.py SOURCE [METHOD …] [--data PATH] [--seeds 0 1 2] [--each N] [--processes 1]
                                      [--hold-out 0.1] [--precision auto]
@@ -77,10 +77,14 @@ def arriving(source: str, data: Path | None, seed: int, each: int | None = None)
 def _folders(root: Path, seed: int, most: int | None) -> Arriving:
     rng = np.random.default_rng(seed)
     folders = sorted(folder for folder in root.iterdir() if folder.is_dir())
+    if len(folders) < CLASSES:
+        raise SystemExit(f"{root} has {len(folders)} folders; {CLASSES} classes are needed.")
     chosen = [folders[place] for place in rng.permutation(len(folders))[:CLASSES]]
     learned, tested = list[list[Path]](), list[list[Path]]()
     for folder in chosen:
         files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)
+        if len(files) < 5:
+            raise SystemExit(f"{folder} has {len(files)} images; five are needed, to test on one.")
         shuffled = [files[place] for place in rng.permutation(len(files))]
         tested.append(shuffled[: len(files) // 5])
         learned.append(shuffled[len(files) // 5 :][:most])
@@ -89,8 +93,8 @@ def _folders(root: Path, seed: int, most: int | None) -> Arriving:
         pairs = [(str(file), chosen[number].name) for number in classes for file in files[number]]
         return [file for file, _ in pairs], [label for _, label in pairs]
 
-    each = CLASSES // CALLS
-    calls = [of(range(call * each, (call + 1) * each), learned) for call in range(CALLS)]
+    of_call = CLASSES // CALLS
+    calls = [of(range(call * of_call, (call + 1) * of_call), learned) for call in range(CALLS)]
     return Arriving(calls, of(range(CLASSES), tested), {"memory": 500})
 
 
@@ -135,8 +139,8 @@ def main() -> None:
         own = [found[method, seed][0] for seed in asked.seeds]
         seconds = sum(found[method, seed][1] for seed in asked.seeds)
         spread = f" ± {statistics.stdev(own):.1f}" if len(own) > 1 else ""
-        each = ", ".join(f"{value:.1f}" for value in own)
-        print(f"{method:10} {statistics.mean(own):.1f}{spread}   ({each}; {seconds:.0f} s)")
+        by_seed = ", ".join(f"{value:.1f}" for value in own)
+        print(f"{method:10} {statistics.mean(own):.1f}{spread}   ({by_seed}; {seconds:.0f} s)")
 
 
 if __name__ == "__main__":

@@ -97,9 +97,9 @@ def test_every_option_reaches_the_learner(cli: Cli, pets: Path, tmp_path: Path) 
     file = tmp_path / "model.safetensors"
     given: dict[str, Any] = {
         "method": "replay", "memory": 9, "image_size": 12, "resize": "fit", "backbone": "smallconv",
-        "backbone_lr": 0.01, "normalise": "imagenet", "head": "simplex", "epochs": 1, "batch_size": 5, "lr": 0.02,
-        "momentum": 0.7, "passes": "separate", "precision": "fp64", "seed": 3, "hold_out": 0.25, "held_out_images": 5,
-        "most_classes": 7, "tasks": 4, "warn_drop": 20.0, "on_error": "skip",
+        "augment": "jitter", "backbone_lr": 0.01, "normalise": "imagenet", "head": "simplex", "epochs": 1,
+        "batch_size": 5, "lr": 0.02, "momentum": 0.7, "passes": "separate", "precision": "fp64", "seed": 3,
+        "hold_out": 0.25, "held_out_images": 5, "most_classes": 7, "tasks": 4, "warn_drop": 20.0, "on_error": "skip",
     }  # fmt: skip
     words = [word for key, value in given.items() for word in (f"--{key.replace('_', '-')}", value)]
     assert cli("learn", pets, "--out", file, *words, "--no-flip", "--device", "cpu").code == 0

@@ -64,3 +64,14 @@ def test_a_method_brings_its_own_training(tmp_path: Path) -> None:
     plain = mdcg.Learner("md-replay", backbone="smallconv", epochs=1, padding=0, flip=False, hold_out=0, quiet=True)
     assert plain.learn(images[:20], ["cat", "dog"] * 10).saved_.setup.augment == ()  # taken as they are
     assert mdcg.Learner("md-cg").lr is None
+
+
+def test_what_is_done_with_images_can_be_chosen(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (60, 8, 8, 3), dtype=np.uint8)
+    learner = mdcg.Learner(memory=20, backbone="smallconv", epochs=1, hold_out=0, augment="usual", quiet=True)
+    assert learner.learn(images[:20], ["cat", "dog"] * 10).saved_.setup.augment == ()
+    learner.save(tmp_path / "model.safetensors")
+    again = mdcg.Learner.load(tmp_path / "model.safetensors").set_params(quiet=True)
+    assert again.learn(images[20:40], ["emu"] * 20).saved_.setup.augment == ()
+    again.set_params(augment="jitter+randaugment").learn(images[40:], ["gnu"] * 20)
+    assert again.saved_.setup.augment == ("jitter", "randaugment")

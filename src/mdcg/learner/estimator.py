@@ -71,9 +71,10 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     all classes together at most `held_out_images`, kept beside the memory. `image_size` and `resize` (crop, fit or
     squash) are for image files; arrays come in the size that they have. `most_classes` is what a head can hold that has
     all of them from the start (`der`), `tasks` among how many `gem` divides its memory. Without `epochs` there are 20,
-    or more where few images would give too few steps; without `lr` it is 0.01, or what the method brings. A file that
-    cannot be read ends `learn`, unless `on_error` is "skip". A class that loses more than `warn_drop` points of
-    accuracy on its held-out images is named in a warning.
+    or more where few images would give too few steps. `lr` and `augment` (jitter, randaugment, both with a + between,
+    or usual: neither) are what the method brings unless they are given: for `md-replay` 0.1 and randaugment, for others
+    0.01 and usual. A file that cannot be read ends `learn`, unless `on_error` is "skip". A class that loses more than
+    `warn_drop` points of accuracy on its held-out images is named in a warning.
 
     >>> import mdcg, numpy as np
     >>> images = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 1), dtype=np.uint8)
@@ -97,6 +98,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         image_size: int | None = None,
         resize: str = "crop",
         flip: bool = True,
+        augment: str | None = None,
         normalise: Normalise = "data",
         padding: int | None = None,
         epochs: int | None = None,
@@ -125,6 +127,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.image_size = image_size
         self.resize = resize
         self.flip = flip
+        self.augment = augment
         self.normalise = normalise
         self.padding = padding
         self.epochs = epochs

@@ -23,10 +23,12 @@ from mdcg.recipes.presets import usual_augment, with_own
 from mdcg.recipes.recipe import LARGEST, methods_own, suited
 from mdcg.recipes.settings import check_head, explain, resolve_settings
 from mdcg.saved import SavedModel, Setup
+from mdcg.train.augment import USUAL, parse_augment
+from mdcg.train.group import Augmentation
 
 FIXED = ("method", "head", "backbone", "seed")  # once something is learned
 KEPT = ("backbone", "head_settings", "outputs", "shape", "mean", "std", "tasks")
-#: What a `Learner` has no parameters for: it goes on as the run was trained that its file is of.
+#: What a `Learner` has no parameters for, but `augment`: it goes on as the run was trained that its file is of.
 OF_RUNS = ("optimizer", "schedule", "head_lr", "weight_decay", "warmup", "clip", "label_smoothing", "augment",
            "jitter_strength", "randaugment_n", "randaugment_m", "mix_alpha")  # fmt: skip
 #: Of these, numbers that follow what suits a memory, as the classes become more.
@@ -49,6 +51,7 @@ class Params(BaseModel):
     image_size: int | None = Field(ge=4, le=1024)
     resize: Literal["crop", "fit", "squash"]
     flip: bool
+    augment: str | None
     normalise: Named | Statistics
     padding: int | None = Field(ge=0, le=1024)
     epochs: int | None = Field(ge=1, le=100_000)
@@ -100,7 +103,7 @@ def resolved(params: Params, before: SavedModel | None, images: Tensor, classes:
     _, height, width, channels = images.shape
     shape, own = (channels, height, width), methods_own(params.method)
     own |= {name: value for name, value in suits.items() if name in TRAINING}
-    usual = Preprocessing.usual(shape)
+    usual, more = Preprocessing.usual(shape), _recolouring(params.augment)
     found = Setup(
         backbone=params.backbone or Protocol.usual(shape).backbone,
         head=head,
@@ -125,9 +128,10 @@ def resolved(params: Params, before: SavedModel | None, images: Tensor, classes:
     if before is None:
         mean, std = statistics(params.normalise, measured(images.numpy()))
         done = usual_augment(Preprocessing(found.padding, found.flip))
-        words = tuple(word for word in with_own(done, kind) if word not in done)
+        if params.augment is None:
+            more = tuple(word for word in with_own(done, kind) if word not in done)
         of_runs = {name: value for name, value in own.items() if name in OF_RUNS}
-        return replace(found, mean=mean, std=std, **{**of_runs, "augment": words})
+        return replace(found, mean=mean, std=std, **{**of_runs, "augment": more})
     was = before.setup
     for name in FIXED:
         if name == "backbone" and params.backbone is None:
@@ -145,9 +149,22 @@ def resolved(params: Params, before: SavedModel | None, images: Tensor, classes:
             )
     _refuse_changes(params, before)
     kept = {name: getattr(was, name) for name in (*KEPT, *OF_RUNS, *([] if params.lr else ["lr"]))}
+    if params.augment is not None:
+        kept["augment"] = more
     if before.params:  # what was not begun by a run, with numbers that a person may have chosen
         kept |= {name: own[name] for name in FOLLOWING if name in own}
     return replace(found, **kept)
+
+
+def _recolouring(asked: str | None) -> tuple[Augmentation, ...]:
+    """What is done with training images beside crop and flip, which have parameters of their own."""
+    words = () if asked in (None, USUAL) else parse_augment(str(asked))
+    if {*words} - {"jitter", "randaugment"}:
+        raise MdcgError(
+            f"augment takes jitter, randaugment or jitter+randaugment, or usual for neither, not '{asked}'; crop and "
+            "flip are set by padding and flip."
+        )
+    return words
 
 
 def _refuse_changes(params: Params, before: SavedModel) -> None:
