@@ -161,6 +161,9 @@ def test_a_cache_with_other_labels_or_images_is_made_anew(
     file.touch()
     load(f"folder:{photos}", size=16)
     assert len(looked) == 1
+    file.unlink()
+    load(f"folder:{photos}", size=16)
+    assert len(looked) == 2  # to write it; what was just written is not read back
 
 
 def test_a_cache_of_before_is_read(photos: Path) -> None:

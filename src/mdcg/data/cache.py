@@ -2,7 +2,8 @@
 
 The file is safetensors: a JSON header and raw arrays, never code. What is damaged is made anew. The header and the
 labels are checked against their digest whenever they are read. All images are, too, but once for each size and time of
-the file, which are noted in `.checked.json` beside it: Tiny-ImageNet's 1.35 GB take 1.7 s, and would at every start.
+a file that was found, which are noted in `.checked.json` beside it: Tiny-ImageNet's 1.35 GB take 1.7 s, and would at
+every start. A file that was just written is noted at once: to read it back would check the memory, not the disk.
 """
 
 from __future__ import annotations
@@ -142,10 +143,9 @@ def read_whole(path: Path) -> Arrays | None:
     """The cached arrays, images checked; None where there is no file, or, with a warning, none that can be used."""
     content = read_cache(path)
     try:
-        about = path.stat()
+        seen = _seen(path)
     except (FileNotFoundError, NotADirectoryError):  # none yet, or another process empties the cache
         return None
-    seen = about.st_size, about.st_mtime_ns
     if content is not None and _checked(path.parent).get(path.name) != seen:
         content = content if digest_of(content) == content.digest else None
         if content is not None:
@@ -153,6 +153,12 @@ def read_whole(path: Path) -> Arrays | None:
     if content is None:
         warn_of(path, f"{path}, a dataset in the cache, is damaged; it is made anew from its source.")
     return content
+
+
+def _seen(path: Path) -> tuple[int, int]:
+    """The size and time by which a file that was checked is known."""
+    about = path.stat()
+    return about.st_size, about.st_mtime_ns
 
 
 def _checked(folder: Path) -> dict[str, tuple[int, int]]:
@@ -191,6 +197,8 @@ def cached(label: str, source: Path, stamp: str, write: Callable[[Path], None]) 
         if (content := read_whole(file)) is not None:
             return content
         write(file)
+        with contextlib.suppress(FileNotFoundError):  # another process has just emptied the cache
+            note_checked(file.parent, {file.name: _seen(file)})  # the digest was made of what was written
         for outdated in set(file.parent.glob(cache_file(label, source, "*").name)) - {file}:
             outdated.unlink(missing_ok=True)  # the source has changed since
         if (content := read_whole(file)) is not None:
