@@ -47,8 +47,8 @@ def rehearse(group: Group, compute: Compute) -> None:
     if piece in _played:
         return
     last = len(group.sizes) - 1
-    if group.method.gradient_per_task:  # its steps take all past tasks apart, and are not cheap: two must do
-        tasks = {0, 1}
+    if group.method.gradient_per_task:  # its steps take all past tasks apart, and are not cheap: three must do
+        tasks = {0, 1, 2}  # with no past task, with one, and with several
     else:  # kernels change when the classes have doubled
         tasks = {last, *(2**power - 1 for power in range(last.bit_length() + 1))}
     if _rehearse(few, compute, lambda stage: states.fresh(few, stage), {task for task in tasks if task <= last}):
