@@ -1,7 +1,7 @@
 """Accuracy of a `Learner` that learns classes as they arrive, by one method or another.
 
 python benchmarks/learner_methods.py SOURCE [METHOD …] [--data PATH] [--seeds 0 1 2] [--each N] [--processes 1]
-                                     [--hold-out 0.1] [--precision auto]
+                                     [--hold-out 0.1] [--no-flip] [--precision auto]
 
 SOURCE is one of
 
@@ -128,9 +128,10 @@ def main() -> None:
     parser.add_argument("--each", type=int)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--hold-out", type=float, default=0.1)
+    parser.add_argument("--no-flip", action="store_true")
     parser.add_argument("--precision", default="auto")
     asked = parser.parse_args()
-    how = {"hold_out": asked.hold_out, "precision": asked.precision}
+    how = {"hold_out": asked.hold_out, "flip": not asked.no_flip, "precision": asked.precision}
     one = partial(accuracy, source=asked.source, data=asked.data, each=asked.each, how=how)
     jobs = [(method, seed) for method in asked.methods for seed in asked.seeds]
     with multiprocessing.get_context("spawn").Pool(asked.processes) as processes:
