@@ -174,6 +174,9 @@ def test_nothing_is_asked_for_in_vain(asked: list[str], monkeypatch: pytest.Monk
         Sweep.of(written({"scenario": "c10-5", **keys}), data=tmp_path / "nowhere")
     with pytest.raises(MdcgError, match="data get cifar10"):
         Sweep.of(written({"scenario": "c10-5", **keys}), data=tmp_path)
+    monkeypatch.setattr(Cifar, "fetch", lambda *_: tmp_path)
+    with pytest.raises(MdcgError, match="lacks"):  # what was downloaded
+        Sweep.of(written({"scenario": "c10-5", **keys}))
     monkeypatch.setattr(Context, "must_read", lambda *_: pytest.fail("looked twice"))
     with pytest.raises(MdcgError, match="folder"):
         Sweep.of(written({"scenario": f"folder:{tmp_path}-2", **keys}))

@@ -7,7 +7,7 @@ from mdcg.data.digits import DIGITS
 from mdcg.data.eurosat import EUROSAT
 from mdcg.data.folder import FOLDERS
 from mdcg.data.images import ImageReader
-from mdcg.data.load import load, must_read, verify
+from mdcg.data.load import load, verify
 from mdcg.data.mnist import FASHION_MNIST, MNIST
 from mdcg.data.published import Downloaded, Published, PublishedFiles
 from mdcg.data.record import Bundled, DatasetRecord, Preprocessing, Protocol
@@ -34,7 +34,6 @@ __all__ = [
     "arrays",
     "is_known",
     "load",
-    "must_read",
     "read_files",
     "record_of",
     "register_dataset",

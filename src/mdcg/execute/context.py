@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mdcg.data import Dataset, load, must_read
+from mdcg.data import Dataset, load
+from mdcg.data.load import must_read
 from mdcg.execute.progress import SILENT, Display
 from mdcg.models.weights import WeightsFile
 from mdcg.recipes.recipe import Recipe

@@ -41,9 +41,8 @@ def rehearse(group: Group, compute: Compute) -> None:
     """Have compiled what a run's steps and evaluations launch, where they use the fused kernels."""
     # Kernels are the same for any number of members; only where tasks become members too, one is a special case.
     few = replace(group, members=group.members[: 2 if group.method.gradient_per_task else 1])
-    images = few.dataset
-    look = images.shape, images.padding, images.flip
-    piece = (replace(few.training, weights=None), few.members, few.sizes, look, compute)
+    look = group.dataset.shape, group.dataset.padding, group.dataset.flip
+    piece = (replace(group.training, weights=None), few.members, group.sizes, look, compute)
     if piece in _played:
         return
     last = len(group.sizes) - 1
