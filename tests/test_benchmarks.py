@@ -19,6 +19,7 @@ from mdcg.train.precision import compute
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 
 from gpu import Kernel, Row, begin, by_name, kernel_table, launched, write
+from start import is_first_step, part_of, seconds_by_part
 from workload import BATCH, C10_5, TYM_10, Workload, workload_of
 
 
@@ -91,3 +92,24 @@ def test_files_tell_the_backbone_and_the_kernels(tmp_path: Path) -> None:
     assert kernel_table(kernels["bf16"], 20, "bf16") in (tmp_path / f"{name}.txt").read_text()
     found = json.loads((tmp_path / f"{name}.json").read_text())
     assert (found["rows"][0]["step"], found["kernels"]["bf16"][0]["name"]) == (2.0, "convolution")
+
+
+def test_parts_of_a_start() -> None:
+    package = "/home/someone/mdcg/src/mdcg"
+    call = [(f"{package}/cli/__init__.py", "main"), ("/usr/bin/mdcg", "<module>")]
+    reading = [("/lib/json.py", "load"), (f"{package}/data/cifar.py", "read"), (f"{package}/execute/sweep.py", "_read")]
+    importing = [("<frozen importlib._bootstrap>", "_load"), *call]
+    assert part_of([("/usr/bin/mdcg", "<module>")]) == "python"
+    assert part_of(importing) == "import others"
+    assert part_of([("/lib/torch/__init__.py", "<module>"), *importing]) == "import torch"
+    assert part_of([*reading, *call]) == "_read: data/cifar.py:read"
+    assert part_of(call) == "cli/__init__.py:main"
+    step = [(f"{package}/train/loop.py", "train_step"), (f"{package}/train/loop.py", "train")]
+    assert is_first_step([*step, *call])
+    assert not is_first_step([*step, (f"{package}/train/rehearsal.py", "rehearse"), *call])
+    assert not is_first_step([*reading, *call])
+
+
+def test_seconds_of_the_parts_of_a_start() -> None:
+    looks = [(0.5, "python"), (1.0, "import torch"), (1.5, "import others"), (3.0, "import torch")]
+    assert seconds_by_part(looks) == {"python": (0.0, 0.5), "import torch": (0.5, 2.0), "import others": (1.0, 0.5)}

@@ -1,0 +1,127 @@
+"""Seconds from a command to its first training step, and where its main thread was meanwhile.
+
+    python benchmarks/start.py [--caches kept|none] [--disk warm|cold] COMMAND …
+
+COMMAND is what stands behind `mdcg`, for instance: run --scenario c10-5 --method md-cg --memory 500 --precision bf16.
+Its runs go into a temporary folder, and it is ended at its first step. A thread of its process looks 50 times a second
+where the main thread is.
+
+--caches none   without compiled kernels and without images in the cache, as on a new machine
+--disk cold     after the system was told to forget what it has read of the disk (Linux, as root)
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+EVERY = 0.02  # seconds between two looks
+LEAST = 0.15  # seconds of a part that is told
+BEGAN = "MDCG_BENCHMARK_BEGAN"  # when the command was given, by the clock of the system
+PARTS = (
+    "_read",
+    "make_plan",
+    "rehearse",
+    "members_that_fit",
+    "fresh",
+)  # functions whose time is told by what they call
+STEP = ("loop.py", "train_step")  # of the trainer that trains: others only try, within one of the parts
+
+
+def main() -> None:
+    """Give the command, and print what its process said."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--caches", choices=("kept", "none"), default="kept")
+    parser.add_argument("--disk", choices=("warm", "cold"), default="warm")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    asked = parser.parse_args()
+    if not asked.command:
+        parser.error("say which command, for instance: run --scenario digits-5 --method md-cg --memory 100.")
+    with tempfile.TemporaryDirectory() as scratch:
+        variables = dict(os.environ)
+        if asked.caches == "none":
+            variables |= {"TRITON_CACHE_DIR": f"{scratch}/triton", "MDCG_CACHE": f"{scratch}/images"}
+        if asked.disk == "cold":
+            os.sync()
+            Path("/proc/sys/vm/drop_caches").write_text("3")
+        watched = [sys.executable, __file__, "--watched", *asked.command, "--out", f"{scratch}/runs"]
+        raise SystemExit(subprocess.run(watched, env=variables | {BEGAN: repr(time.time())}).returncode)
+
+
+def watched(command: Sequence[str]) -> None:
+    """Run the command in this process until its first step."""
+    threading.Thread(target=_look, args=(threading.get_ident(),), daemon=True).start()
+    sys.argv = ["mdcg", *command]
+    from mdcg.cli import main
+
+    main()
+
+
+def _look(thread: int) -> None:
+    """Note where a thread is, until it makes a step; then print this and end the process."""
+    began = float(os.environ[BEGAN])
+    looks: list[tuple[float, str]] = []
+    while True:
+        frame = sys._current_frames().get(thread)
+        stack = list(_calls(frame)) if frame else []
+        looks.append((time.time() - began, part_of(stack)))
+        if is_first_step(stack):
+            break
+        time.sleep(EVERY)
+    print(f"first step at {looks[-1][0]:.2f} s")
+    for part, (start, seconds) in seconds_by_part(looks).items():
+        if seconds >= LEAST:
+            print(f"  {start:7.2f} {seconds:6.2f}  {part}")
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _calls(frame: FrameType | None) -> Iterator[tuple[str, str]]:
+    """The file and the function of each call, the innermost first."""
+    while frame is not None:
+        yield frame.f_code.co_filename, frame.f_code.co_name
+        frame = frame.f_back
+
+
+def part_of(stack: Sequence[tuple[str, str]]) -> str:
+    """The part of the start to which a moment belongs, by its calls, the innermost first."""
+    if any("importlib._bootstrap" in file for file, _ in stack):
+        return f"import {'torch' if any('/torch/' in file for file, _ in stack) else 'others'}"
+    own = [(file.rpartition("/mdcg/")[2], name) for file, name in stack if "/mdcg/" in file]
+    if not own:
+        return "python"
+    within = [name for _, name in reversed(own) if name in PARTS][:1]
+    return "".join([*(f"{name}: " for name in within), ":".join(own[0])])
+
+
+def is_first_step(stack: Sequence[tuple[str, str]]) -> bool:
+    """Whether a step is made that is no trial."""
+    names = {name for _, name in stack}
+    step = any(file.endswith(STEP[0]) and name == STEP[1] for file, name in stack)
+    return step and not names & set(PARTS)
+
+
+def seconds_by_part(looks: Sequence[tuple[float, str]]) -> Mapping[str, tuple[float, float]]:
+    """When each part began, and the seconds that it took, in the order of their beginnings."""
+    parts: dict[str, tuple[float, float]] = {}
+    before = 0.0
+    for moment, part in looks:
+        start, seconds = parts.get(part, (before, 0.0))
+        parts[part] = start, seconds + moment - before
+        before = moment
+    return parts
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--watched"]:
+        watched(sys.argv[2:])
+    else:
+        main()
