@@ -224,7 +224,7 @@ def test_the_share_of_the_memory_is_what_groups_are_sized_by(
 
     monkeypatch.setattr("mdcg.execute.group.members_that_fit", fit)
     work = mdcg.Sweep.read(recipe, out=tmp_path, device="cpu")
-    on_a_gpu = SimpleNamespace(device=SimpleNamespace(type="cuda"))
+    on_a_gpu = SimpleNamespace(device=SimpleNamespace(type="cuda"), fused=False)
     monkeypatch.setattr(Context, "compute", lambda *_: on_a_gpu)
     assert _capacity(work.specs[:2], replace(work.context, gpu_share=0.5)) == 3
     assert given == [0.5]

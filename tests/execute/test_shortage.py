@@ -99,7 +99,7 @@ def test_too_little_memory_even_for_a_trial(cli: Cli, runs: Path, monkeypatch: p
     def fail(*args: object) -> int:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    pretended = SimpleNamespace(device=SimpleNamespace(type="cuda"))
+    pretended = SimpleNamespace(device=SimpleNamespace(type="cuda"), fused=False)
     monkeypatch.setattr(Context, "compute", lambda self, spec: pretended)
     with pytest.raises(OutOfMemory), device_errors_explained():
         fail()
@@ -107,6 +107,8 @@ def test_too_little_memory_even_for_a_trial(cli: Cli, runs: Path, monkeypatch: p
     monkeypatch.setattr("mdcg.execute.group.release_memory", lambda machine: None)
     specs = make_recipe(scenario="digits-2", method="naive", seeds="0-3").resolve(load("digits"))
     assert _capacity(specs, Context(runs)) == 1
+    monkeypatch.setattr("mdcg.execute.group.surely_fit", lambda *_: True)  # then nobody tries
+    assert _capacity(specs, Context(runs)) == 4
 
 
 def failing_once(monkeypatch: pytest.MonkeyPatch, when: int, error: Exception) -> list[int]:

@@ -10,7 +10,6 @@ import torch
 from mdcg.methods import METHODS
 from mdcg.models import Model
 from mdcg.train import state as states
-from mdcg.train.capacity import Meter, members_that_fit
 from mdcg.train.fork import founders
 from mdcg.train.group import Group
 from mdcg.train.loop import Trainer
@@ -67,32 +66,6 @@ def test_who_trains_the_first_task(method: str) -> None:
         assert parents == [0, 1, 1]
     else:
         assert first is group
-
-
-@pytest.mark.parametrize("method", METHODS.names())
-def test_as_many_members_as_fit(method: str) -> None:
-    """One member is tried; what it took divides what is free."""
-
-    class Fake(Meter):
-        def __init__(self, free: int) -> None:
-            self._free = free
-
-        def free(self) -> int:
-            return self._free
-
-        def used(self) -> int:
-            return 1_000
-
-        def restart(self) -> None:
-            pass
-
-        def peak(self) -> int:
-            return 1_700
-
-    group = toy_group(toy_dataset(COUNTS), method, three_members(method))
-    machine = compute("cpu", "fp32")
-    assert members_that_fit(group, machine, Fake(7_000)) == 7  # 0.7 · 7,000 / 700
-    assert members_that_fit(group, machine, Fake(100)) == 1
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from mdcg.runs.spec import RunSpec
 from mdcg.runs.store import Measurements
 from mdcg.saved import SavedModel
 from mdcg.train import state as states
-from mdcg.train.capacity import Meter, members_that_fit, release_memory
+from mdcg.train.capacity import Meter, members_that_fit, release_memory, surely_fit
 from mdcg.train.checkpoint import Checkpoints
 from mdcg.train.device_errors import OutOfMemory, device_errors_explained
 from mdcg.train.fork import fork, founders
@@ -82,8 +82,9 @@ def _capacity(specs: Specs, context: Context) -> int:
     compute = context.compute(specs[0])
     if compute.device.type != "cuda" or len(specs) == 1 or is_begun(context.store, specs):
         return len(specs)
+    group, meter = _group(specs, context), Meter(context.gpu_share)
     with contextlib.suppress(OutOfMemory), device_errors_explained():
-        return members_that_fit(_group(specs, context), compute, Meter(context.gpu_share))
+        return len(specs) if surely_fit(group, compute, meter) else members_that_fit(group, compute, meter)
     release_memory(compute)
     return 1  # which will say that not even one fits
 

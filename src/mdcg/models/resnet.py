@@ -61,6 +61,17 @@ class ResNet(nn.Module):
         """The blocks of all stages, in the order of the forward pass."""
         return [block for block in self.blocks if isinstance(block, BasicBlock)]
 
+    def map_elements(self, side: int) -> int:
+        """The elements of all maps of a square image: what each convolution gives, and what BatchNorm makes of it."""
+        side = -(-side // self.conv.stride)
+        found = self.conv.outputs * side**2
+        if self.large_stem:
+            side = -(-side // 2)
+        for block in self.basic_blocks():
+            side = -(-side // block.conv1.stride)
+            found += sum(conv.outputs for conv, _ in block.layers()) * side**2
+        return 2 * found
+
     def convolutions(self) -> list[Conv2d]:
         """All convolutions."""
         return [module for module in self.modules() if isinstance(module, Conv2d)]

@@ -1,12 +1,15 @@
-"""The number of members that fit into a GPU's memory: one of them is tried, and the rest is a division."""
+"""The number of members that fit into a GPU's memory: by a rough count or, where that is too much, by a trial of one."""
 
 from __future__ import annotations
 
 import gc
 from dataclasses import replace
+from typing import SupportsInt, cast
 
 import torch
 
+from mdcg.models.backbones import MEMBERED, has_kernels
+from mdcg.models.resnet import ResNet
 from mdcg.train import state as states
 from mdcg.train.epoch import draw_epoch
 from mdcg.train.evaluate import EVAL_BATCH
@@ -15,6 +18,10 @@ from mdcg.train.loop import Trainer
 from mdcg.train.precision import Compute
 
 USABLE = 0.7  # of the free memory: allocators cut it into blocks, and others may want some
+# For the rough count, more than ever lies in memory at a time:
+MAPS = 3  # as many as a forward pass makes: they, their gradients, and those of a teacher
+WEIGHTS = 8  # numbers for each weight: it, its velocity and gradient, a teacher's, copies, and sums on the way
+NUMBER = 4  # bytes
 
 
 class Meter:
@@ -36,6 +43,32 @@ class Meter:
 
     def peak(self) -> int:
         return torch.cuda.max_memory_allocated()
+
+
+def surely_fit(group: Group, compute: Compute, meter: Meter) -> bool:
+    """Whether all members fit even if they took as much as `roughly`; where that cannot be told, False.
+
+    A trial would wait for all kernels to be compiled, where the first step needs only some.
+    """
+    if not (compute.fused and has_kernels(group.training.backbone)) or group.method.gradient_per_task:
+        return False
+    return roughly(group, compute) <= USABLE * meter.free()
+
+
+def roughly(group: Group, compute: Compute) -> int:
+    """The bytes of a group whose backbone is a ResNet with fused kernels: a count, far above what it takes."""
+    channels, high, wide = group.dataset.shape
+    with torch.device("meta"):
+        backbone = MEMBERED[group.training.backbone](1, channels)
+    features = int(cast(SupportsInt, backbone.features))
+    tasks, classes = len(group.sizes), sum(group.sizes)
+    units = classes * (1 + tasks // 2)  # of the largest head: outputs, and a gate for each class and later task
+    weights = sum(weight.numel() for weight in backbone.parameters()) + features * units
+    maps = sum(part.map_elements(max(high, wide)) for part in backbone.modules() if isinstance(part, ResNet))
+    images = max(EVAL_BATCH, sum(group.passes(tasks - 1)))
+    each = MAPS * images * (maps * compute.maps.itemsize + units * NUMBER) + WEIGHTS * weights * NUMBER
+    shared = group.dataset.train.images.nbytes + group.dataset.test.images.nbytes + units * classes * NUMBER
+    return len(group.members) * each + shared
 
 
 def members_that_fit(group: Group, compute: Compute, meter: Meter | None = None) -> int:
