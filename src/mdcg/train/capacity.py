@@ -1,4 +1,4 @@
-"""The number of members that fit into a GPU's memory: by a rough count or, where that is too much, by a trial of one."""
+"""How many members fit into a GPU's memory: by a rough count or, where that is too much, by a trial of one."""
 
 from __future__ import annotations
 
