@@ -22,8 +22,10 @@ from mdcg.figures.base import Row
 from mdcg.figures.captions import of_runs
 from mdcg.figures.plots import drift, floats, forgetting, head_time
 from mdcg.figures.selection import one_protocol, side_by_side
+from mdcg.methods import METHODS
 from mdcg.metrics import Matrix
 from mdcg.recipes.parsing import parse_seeds, spell_seeds
+from mdcg.recipes.presets import settings_of_preset
 from mdcg.recipes.recipe import make_recipe
 from mdcg.runs.environment import environment
 from mdcg.runs.finished import FinishedRun
@@ -212,6 +214,38 @@ def test_one_setting_of_each_method_and_one_memory_size() -> None:
     assert side_by_side([]) == []
 
 
+def test_methods_with_their_own_training_stand_beside_others() -> None:
+    """Each with what suits its memory; but not where other training was asked for, nor for another number of epochs."""
+
+    def own(memory: int, seed: int = 0, **others: Any) -> FinishedRun:
+        brought = settings_of_preset("paper", "c100-10", "md-replay", memory, METHODS["md-replay"].head)
+        words = ("lr", "schedule", "weight_decay", "augment", "randaugment_n", "randaugment_m")
+        about = {"scenario": "c100-10", **{key: brought[key] for key in words}, **others}
+        return finished(spec("md-replay", memory, seed, **about))
+
+    def usual(method: str, memory: int, **others: Any) -> FinishedRun:
+        return finished(spec(method, memory, **{"scenario": "c100-10", **others}))
+
+    runs = [own(200), own(2000), usual("md-cg", 200), usual("replay", 200)]
+    assert runs[0].spec.weight_decay != runs[1].spec.weight_decay
+    others = [own(200, lr=0.03), own(200, epochs=3), usual("md-cg", 200, lr=0.03)]
+    assert one_protocol([*others, *runs]) == runs
+    assert one_protocol(runs[:2]) == runs[:2]
+    assert one_protocol(others[-1:]) == others[-1:]
+    assert one_protocol([own(200, seed, epochs=3) for seed in range(5)] + runs) == [
+        own(200, seed, epochs=3) for seed in range(5)
+    ]
+    said = of_runs(runs)
+    brought = (
+        "its own training: lr 0.1, schedule cosine, weight decay 0, 0.0005, augment crop+flip+randaugment); replay"
+    )
+    assert brought in said
+    assert "batches of 32, learning rate 0.01, momentum 0.8; evaluated" in said
+    alone = of_runs(runs[:2])
+    assert "own training" not in alone
+    assert "learning rate 0.1, momentum 0.8; weight decay 0, 0.0005, schedule cosine" in alone
+
+
 def test_a_caption_says_what_differs() -> None:
     around = environment(compute("cpu", "fp32"))
     few = [spec(memory=20, seed=seed, scenario="digits-2", lam=0.1) for seed in (0, 2, 3)]
@@ -219,7 +253,7 @@ def test_a_caption_says_what_differs() -> None:
     runs = [FinishedRun(Path(), finished(of).record.model_copy(update={"environment": around})) for of in (*few, many)]
     said = of_runs(runs)
     for part in (
-        "4 runs on digits-2: md-cg (lam 0.1, 0.5, gamma 1, beta 10)",
+        "4 runs on digits-2: md-cg (lam 0.1, 0.5, gamma 1, beta 10);",
         "memory 20, 1,000",
         "seeds 0,2-3 (n = 1 to 3 per setting)",
         "resnet20, 20 epochs per task, batches of 32, learning rate 0.01, momentum 0.8",
@@ -228,6 +262,11 @@ def test_a_caption_says_what_differs() -> None:
     ):
         assert part in said
     assert "1 epoch per task" in of_runs([finished(spec(epochs=1))])
+    assert "c10-5: der (alpha 0.1, beta 0.5);" in of_runs(
+        [finished(spec("der", 200))]
+    )  # the teacher's settings are off
+    taught = of_runs([finished(spec("der", 200, distils="all", temperature=2.0))])
+    assert "der (distils all, temperature 2, alpha 0.1, beta 0.5);" in taught
 
 
 @pytest.mark.parametrize("text", ["0", "0-4", "3,5-6,9", "0-1,3"])

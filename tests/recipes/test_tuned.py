@@ -10,13 +10,16 @@ import pytest
 
 import mdcg
 from mdcg.data import load
+from mdcg.data.registry import record_of
+from mdcg.data.stand_in import stand_in
 from mdcg.errors import MdcgError
 from mdcg.execute.cost import group_of
 from mdcg.methods import METHODS
 from mdcg.methods.replay import Replay
-from mdcg.recipes.presets import preset_of
+from mdcg.recipes.presets import own_training, preset_of
 from mdcg.recipes.recipe import make_recipe
 from mdcg.runs.spec import TUNED, RunSpec
+from mdcg.scenario import parse
 from mdcg.train.augment import parse_augment
 from tests.conftest import toy_dataset
 
@@ -236,3 +239,39 @@ def test_rules_that_cannot_be_followed(monkeypatch: pytest.MonkeyPatch, wrong: d
     monkeypatch.setitem(METHODS._known, "ruled", Ruled)
     with pytest.raises(MdcgError, match=told):
         make_recipe(scenario="c10-5", method="ruled", memory=50).resolve(toy_dataset([4] * 10, side=32, channels=3))
+
+
+@pytest.mark.parametrize(
+    ("scenario", "asked", "own"),
+    [
+        ("c10-5", {}, True),
+        ("c100-10", {"memory": 200}, True),  # whose weights do not decay
+        ("digits-5", {}, True),  # whose images are taken as they are
+        ("c10-5", {"set": {"lam": 3.0}, "epochs": 1}, True),
+        ("c10-5", {"lr": 0.03}, False),
+        ("c10-5", {"schedule": "constant"}, False),
+        ("c10-5", {"weight_decay": 0.0}, False),
+        ("c100-10", {"memory": 200, "weight_decay": 0.0005}, False),
+        ("c10-5", {"augment": "usual"}, False),
+        ("c10-5", {"augment": "crop+flip+randaugment+mixup"}, False),
+        ("c10-5", {"randaugment_m": 5}, False),
+        ("c10-5", {"method": "er-ace"}, False),  # which brings none
+    ],
+)
+def test_which_runs_have_their_methods_own_training(scenario: str, asked: dict[str, Any], own: bool) -> None:
+    dataset = stand_in(record_of(parse(scenario)[0]))
+    assert dataset is not None
+    recipe = make_recipe(**{"scenario": scenario, "method": "md-replay", "memory": 500, **asked})
+    (spec,) = recipe.resolve(dataset)
+    found = own_training(spec)
+    assert bool(found) == own
+    assert found.items() <= dict(spec).items()
+    assert own_training(spec.model_copy(update={"method": "gone"})) == {}
+
+
+def test_training_of_its_own_with_a_dataset_that_is_gone() -> None:
+    """Photographs, for all that is known: cropped and mirrored."""
+    dataset = stand_in(record_of("cifar10"))
+    assert dataset is not None
+    (spec,) = make_recipe(scenario="c10-5", method="md-replay", memory=500).resolve(dataset)
+    assert own_training(spec.model_copy(update={"scenario": "gone-5"}))["augment"] == "crop+flip+randaugment"

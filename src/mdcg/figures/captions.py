@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from mdcg.figures.base import Row
 from mdcg.methods import METHODS
 from mdcg.recipes.parsing import spell_seeds
+from mdcg.recipes.presets import own_training
+from mdcg.results.settings import OWN_TRAINING
 from mdcg.runs.finished import FinishedRun
 from mdcg.runs.spec import TUNED, RunSpec
 
@@ -19,19 +21,21 @@ def of_runs(runs: Sequence[FinishedRun]) -> str:
     per_setting = Counter(spec.model_copy(update={"seed": 0}).digest() for spec in specs)
     n = sorted(set(per_setting.values()))
     each = f"n = {n[0]}" if len(n) == 1 else f"n = {n[0]} to {n[-1]}"
+    # Of those that are not said to have their own training; if all have, of all.
+    trained = [spec for spec in specs if not _all_have_own_training(spec.method, specs)] or specs
     around = [run.record.environment for run in runs]
     machines = _listed(f"{one.precision} on {one.device}" for one in around if one.precision and one.device)
     epochs, batch = _listed(spec.epochs for spec in specs), _listed(spec.batch_size for spec in specs)
-    momenta = [spec.momentum for spec in specs if spec.optimizer == "sgd"]
+    momenta = [spec.momentum for spec in trained if spec.optimizer == "sgd"]
     long = "1 epoch" if epochs == "1" else f"{epochs} epochs"
     parts = [
         f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} on {_listed(spec.task_sequence for spec in specs)}: "
-        + "; ".join(_method(name, runs) for name in sorted({spec.method for spec in specs})),
+        + "; ".join(_method(name, specs) for name in sorted({spec.method for spec in specs})),
         f"memory {_listed(spec.memory for spec in specs if spec.memory)}" if any(spec.memory for spec in specs) else "",
         f"{'seed' if len(seeds) == 1 else 'seeds'} {spell_seeds(seeds)} ({each} per setting)",
         f"{_listed(spec.backbone for spec in specs)}, {long} per task, batches of {batch}, "
-        f"learning rate {_listed(spec.lr for spec in specs)}" + (f", momentum {_listed(momenta)}" if momenta else ""),
-        ", ".join(_tuned(specs)),
+        f"learning rate {_listed(spec.lr for spec in trained)}" + (f", momentum {_listed(momenta)}" if momenta else ""),
+        ", ".join(_tuned(trained)),
         "memory images in passes of their own" if any(spec.passes == "separate" for spec in specs) else "",
         machines,
     ]
@@ -64,19 +68,32 @@ def _tuned(specs: Sequence[RunSpec]) -> list[str]:
     return [f"{name.replace('_', ' ')} {_listed(own)}" for name, own in unusual.items()]
 
 
-def _method(name: str, runs: Sequence[FinishedRun]) -> str:
-    """Name a method with its weights, other settings where they are not the usual ones, and its head likewise."""
-    specs = [run.spec for run in runs if run.spec.method == name]
+def _method(name: str, among: Sequence[RunSpec]) -> str:
+    """Name a method with its weights, other settings where they are not the usual ones, and its head likewise.
+
+    Beside others, it is said how one trains that brings its own training.
+    """
+    specs = [spec for spec in among if spec.method == name]
     heads = _listed(spec.head for spec in specs)
     usual = {key: field.default for key, field in METHODS[name].model_fields.items()}
     said = []
     for key in dict.fromkeys(key for spec in specs for key in (*spec.hyperparameters, *spec.head_settings)):
         values = [{**spec.hyperparameters, **spec.head_settings}.get(key) for spec in specs]
-        if set(values) != {usual.get(key)} or isinstance(usual.get(key), float):
+        off = set(values) == {METHODS[name].added.get(key)}  # as before there was such a setting
+        if set(values) != {usual.get(key)} or (isinstance(usual.get(key), float) and not off):
             said.append(f"{key} {_listed(values)}")
     if heads != METHODS[name].head:
         said.insert(0, f"head {heads}")
+    if len(specs) < len(among) and _all_have_own_training(name, specs):
+        brought = (
+            f"{key.replace('_', ' ')} {_listed(getattr(spec, key) for spec in specs)}" for key in METHODS[name].recipe
+        )
+        said.append(f"{OWN_TRAINING}: {', '.join(brought)}")
     return f"{name} ({', '.join(said)})" if said else name
+
+
+def _all_have_own_training(method: str, specs: Sequence[RunSpec]) -> bool:
+    return all(own_training(spec) for spec in specs if spec.method == method)
 
 
 def _listed(values: Iterable[object]) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from mdcg.figures.base import usual_memory
 from mdcg.methods import METHODS
 from mdcg.models import HEADS
+from mdcg.recipes.presets import own_training
 from mdcg.results.settings import alike
 from mdcg.runs.finished import FinishedRun
 
@@ -22,10 +23,22 @@ def installed(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
 
 
 def one_protocol(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
-    """The runs trained as most are: the same network, epochs, precision and so on."""
-    keys = [run.spec.model_dump_json(exclude=FREE) for run in runs]
-    most = Counter(keys).most_common(1)
-    return [run for run, key in zip(runs, keys, strict=True) if key == most[0][0]]
+    """The runs trained as most are: the same network, epochs, learning rate and so on.
+
+    A method that brings its own training stands beside the others with it: only in the rest must it be like them.
+    """
+    own = [own_training(run.spec) for run in runs]
+    brought = {key for its in own for key in its}
+    rest = [run.spec.model_dump_json(exclude=FREE | brought) for run in runs]
+    trained = [None if its else run.spec.model_dump_json(include=brought) for run, its in zip(runs, own, strict=True)]
+    most = _most(rest)
+    mostly = _most(key for key, other in zip(trained, rest, strict=True) if key is not None and other == most)
+    return [run for run, key, other in zip(runs, trained, rest, strict=True) if other == most and key in (None, mostly)]
+
+
+def _most(keys: Iterable[str]) -> str | None:
+    """The key that comes most often, if there is any."""
+    return next((key for key, _ in Counter(keys).most_common(1)), None)
 
 
 def usual(run: FinishedRun, besides: Collection[str] = ()) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, get_args
 
 from mdcg import paper
 from mdcg.data import Dataset, Preprocessing, record_of
+from mdcg.errors import MdcgError
 from mdcg.methods import METHODS
 from mdcg.methods.base import Method, Passes, Preset, Value
 from mdcg.models import HEADS
@@ -88,6 +89,29 @@ def augment_settings(
         "randaugment_m": randaugment_m if "randaugment" in words else None,
         "mix_alpha": mix_alpha if {"mixup", "cutmix"} & set(words) else None,
     }
+
+
+def own_training(spec: RunSpec) -> dict[str, object]:
+    """The fields of a spec that its method set, as it brings its own training; none where it trained otherwise."""
+    kind = METHODS[spec.method] if spec.method in METHODS.names() else None
+    if kind is None or not kind.recipe:
+        return {}
+    found: dict[str, object] = dict(kind.training_of(kind.suited_to(spec.scenario, spec.memory)))
+    if "augment" in found:
+        usual = usual_augment(_preprocessing(spec))
+        found |= augment_settings(with_own(usual, kind), usual)
+    return found if all(getattr(spec, key) == value for key, value in found.items()) else {}
+
+
+def _preprocessing(spec: RunSpec) -> Preprocessing:
+    """How the images of a run are prepared where nothing else is asked for."""
+    side = spec.image_size or 1
+    shape = (1, side, side)
+    try:
+        record = record_of(parse(spec.scenario)[0])
+    except MdcgError:  # the dataset is gone, or was given in Python
+        return Preprocessing.usual(shape)
+    return (record.published if spec.augmentation == "published" else None) or record.preprocessing_for(shape)
 
 
 def cropped_and_flipped(dataset: Dataset, augment: str | None) -> Dataset:
