@@ -141,7 +141,7 @@ def test_the_command_line_without_the_dataset(runs: Path, tmp_path: Path, cli: C
     assert cli("report", runs, "--out", tmp_path / "report").code == 0
     page = (tmp_path / "report" / "index.html").read_text("utf-8")
     assert "blobs-2" in page
-    assert 'id="figure-forgetting"' in page
+    assert 'id="figure-0-forgetting"' in page
     assert cli("runs", "--out", runs, "--export", tmp_path / "runs.jsonl").code == 0
     again = cli("run", "--recipe", folder / "recipe.yaml", "--out", runs)
     assert "unknown dataset 'blobs'" in again.sentence()

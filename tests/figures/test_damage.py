@@ -71,7 +71,7 @@ def test_a_report_without_that_figure(tmp_path: Path, monkeypatch: pytest.Monkey
     run = with_rows(finished(spec("md-cg")), "drift", [LOOK | {"kl": ["much"]}], tmp_path)  # which numbers pass on
     with_rows(run, "memory", [LOOK], tmp_path)
     found = page(gather([run]), "a title")
-    assert 'id="figure-forgetting"' in found
+    assert 'id="figure-0-forgetting"' in found
     assert '<p class="faint">drift is left out: it cannot be drawn (' in found
     assert '<p class="faint">bias is left out: what the probe memory measured of' in found
 
@@ -97,7 +97,7 @@ def test_runs_of_a_dataset_that_is_not_here() -> None:
     assert len(Floats().pick(runs)) == 2
     assert not Floats().pick(elsewhere)
     found = page(gather(elsewhere), "a title")
-    assert 'id="figure-forgetting"' in found
+    assert 'id="figure-0-forgetting"' in found
     assert "left out" not in found
 
 

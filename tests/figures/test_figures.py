@@ -187,15 +187,15 @@ def test_figures_in_a_report(cli: Cli, runs: Path, tmp_path: Path) -> None:
     assert cli("report", runs, "--out", tmp_path / "report").code == 0
     page = (tmp_path / "report" / "index.html").read_text()
     for name in ("drift", "forgetting", "gates"):
-        assert f'<figure id="figure-{name}"><img alt="' in page
-    assert 'id="figure-bias"' not in page  # nobody measured that
+        assert f'<figure id="figure-0-{name}"><img alt="' in page
+    assert 'id="figure-0-bias"' not in page  # nobody measured that
     assert "4 runs on digits-2: md-cg (lam 0.25" in page  # and not those with another λ
     (damaged, *_) = runs.glob(f"*md-cg*/{MEASURED}/drift.json")
     damaged.write_text("[]")
     assert cli("report", runs, "--out", tmp_path / "report").code == 0
     page = (tmp_path / "report" / "index.html").read_text()
     assert "drift is left out:" in page
-    assert 'id="figure-forgetting"' in page
+    assert 'id="figure-0-forgetting"' in page
 
 
 def test_one_setting_of_each_method_and_one_memory_size() -> None:

@@ -334,8 +334,19 @@ def test_figures_of_runs_whose_names_are_no_text(cli: Cli, tmp_path: Path) -> No
     (run.folder / "measured").rename(folder / "measured")
     assert cli("report", tmp_path / "runs", "--out", tmp_path / "out").code == 0
     html = (tmp_path / "out" / "index.html").read_text("utf-8")
-    assert "figure-drift" in {attributes.get("id") for tag, attributes in Elements(html).found if tag == "figure"}
+    assert "figure-0-drift" in {attributes.get("id") for tag, attributes in Elements(html).found if tag == "figure"}
     assert "left out" not in html
+
+
+def test_no_two_elements_have_one_id(cli: Cli, tmp_path: Path) -> None:
+    """Each section has its own figures."""
+    for number, scenario in enumerate(("c10-5", "c10-2")):
+        store(finished(spec("md-cg", scenario=scenario)), tmp_path / "runs" / str(number))
+    assert cli("report", tmp_path / "runs", "--out", tmp_path / "out").code == 0
+    found = Elements((tmp_path / "out" / "index.html").read_text("utf-8")).found
+    ids = [attributes["id"] for _, attributes in found if "id" in attributes]
+    assert sum(str(one).endswith("-forgetting") for one in ids) == 2
+    assert len(set(ids)) == len(ids)
 
 
 def test_optimisation_and_augmentation_are_named(cli: Cli, runs: Path) -> None:
