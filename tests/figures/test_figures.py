@@ -25,7 +25,7 @@ from mdcg.figures.selection import one_protocol, side_by_side
 from mdcg.methods import METHODS
 from mdcg.metrics import Matrix
 from mdcg.recipes.parsing import parse_seeds, spell_seeds
-from mdcg.recipes.presets import settings_of_preset
+from mdcg.recipes.presets import own_training, settings_of_preset
 from mdcg.recipes.recipe import make_recipe
 from mdcg.runs.environment import environment
 from mdcg.runs.finished import FinishedRun
@@ -221,10 +221,10 @@ def test_methods_with_their_own_training_stand_beside_others() -> None:
         brought = settings_of_preset("paper", "c100-10", "md-replay", memory, METHODS["md-replay"].head)
         words = ("lr", "schedule", "weight_decay", "augment", "randaugment_n", "randaugment_m")
         about = {"scenario": "c100-10", **{key: brought[key] for key in words}, **others}
-        return finished(spec("md-replay", memory, seed, **about))
+        return finished(spec("md-replay", memory, seed, **about), (10,) * 10)
 
     def usual(method: str, memory: int, **others: Any) -> FinishedRun:
-        return finished(spec(method, memory, **{"scenario": "c100-10", **others}))
+        return finished(spec(method, memory, **{"scenario": "c100-10", **others}), (10,) * 10)
 
     runs = [own(200), own(2000), usual("md-cg", 200), usual("replay", 200)]
     assert runs[0].spec.weight_decay != runs[1].spec.weight_decay
@@ -236,14 +236,42 @@ def test_methods_with_their_own_training_stand_beside_others() -> None:
         own(200, seed, epochs=3) for seed in range(5)
     ]
     said = of_runs(runs)
-    brought = (
-        "its own training: lr 0.1, schedule cosine, weight decay 0, 0.0005, augment crop+flip+randaugment); replay"
+    assert (
+        "its own training: learning rate 0.1, schedule cosine, weight decay 0, 0.0005, augment crop+flip+rand" in said
     )
-    assert brought in said
     assert "batches of 32, learning rate 0.01, momentum 0.8; evaluated" in said
     alone = of_runs(runs[:2])
     assert "own training" not in alone
     assert "learning rate 0.1, momentum 0.8; weight decay 0, 0.0005, schedule cosine" in alone
+
+
+def test_a_search_does_not_outvote_a_comparison() -> None:
+    """Many learning rates are as many protocols, whatever else is there."""
+    search = [finished(spec("md-cg", lr=rate, epochs=1)) for rate in (0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.007)]
+    comparison = [finished(spec(method, seed=seed)) for method in ("md-cg", "replay", "er-ace") for seed in (0, 1)]
+    brought: dict[str, Any] = {
+        "lr": 0.1,
+        "schedule": "cosine",
+        "weight_decay": 0.0005,
+        "augment": "crop+flip+randaugment",
+    }
+    own = finished(spec("md-replay", epochs=1, randaugment_n=2, randaugment_m=9.0, **brought))
+    assert own_training(own.spec, 10)
+    assert one_protocol([*search, *comparison]) == comparison
+    assert one_protocol([*search, own, *comparison]) == comparison
+
+
+def test_what_one_method_brings_the_next_must_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(METHODS["replay"], "recipe", {"lr": 0.1})
+    monkeypatch.setattr(METHODS["er-ace"], "recipe", {"clip": 1.0})
+    monkeypatch.setattr(METHODS["er-ace"], "suited", classmethod(lambda *_: {"warmup": 0.25}))
+    kept = [finished(spec("replay", lr=0.1)), finished(spec("er-ace", clip=1.0, warmup=0.25)), finished(spec("md-cg"))]
+    asked = [finished(spec("replay", lr=0.1, clip=5.0)), finished(spec("er-ace", lr=0.7, clip=1.0, warmup=0.25))]
+    assert one_protocol([*asked, *kept]) == kept
+    said = of_runs(kept)
+    assert "replay (its own training: learning rate 0.1)" in said
+    assert "er-ace (its own training: clip 1, warmup 0.25)" in said
+    assert "learning rate 0.01, momentum 0.8; evaluated" in said
 
 
 def test_a_caption_says_what_differs() -> None:

@@ -246,10 +246,11 @@ def test_rules_that_cannot_be_followed(monkeypatch: pytest.MonkeyPatch, wrong: d
     [
         ("c10-5", {}, True),
         ("c100-10", {"memory": 200}, True),  # whose weights do not decay
-        ("digits-5", {}, True),  # whose images are taken as they are
+        ("digits-5", {}, True),  # whose images are not mirrored
         ("c10-5", {"set": {"lam": 3.0}, "epochs": 1}, True),
+        ("c10-5", {"optimizer": "adamw"}, True),  # with a learning rate of its own
         ("c10-5", {"lr": 0.03}, False),
-        ("c10-5", {"schedule": "constant"}, False),
+        ("c10-5", {"optimizer": "adamw", "schedule": "constant"}, False),
         ("c10-5", {"weight_decay": 0.0}, False),
         ("c100-10", {"memory": 200, "weight_decay": 0.0005}, False),
         ("c10-5", {"augment": "usual"}, False),
@@ -263,15 +264,31 @@ def test_which_runs_have_their_methods_own_training(scenario: str, asked: dict[s
     assert dataset is not None
     recipe = make_recipe(**{"scenario": scenario, "method": "md-replay", "memory": 500, **asked})
     (spec,) = recipe.resolve(dataset)
-    found = own_training(spec)
+    found = own_training(spec, dataset.classes)
     assert bool(found) == own
     assert found.items() <= dict(spec).items()
-    assert own_training(spec.model_copy(update={"method": "gone"})) == {}
+    assert own_training(spec.model_copy(update={"method": "gone"}), dataset.classes) == {}
 
 
-def test_training_of_its_own_with_a_dataset_that_is_gone() -> None:
-    """Photographs, for all that is known: cropped and mirrored."""
-    dataset = stand_in(record_of("cifar10"))
+def test_own_training_on_some_of_the_classes() -> None:
+    """With ten and more images of each of these, weights decay."""
+    dataset = stand_in(record_of("cifar100"))
     assert dataset is not None
-    (spec,) = make_recipe(scenario="c10-5", method="md-replay", memory=500).resolve(dataset)
-    assert own_training(spec.model_copy(update={"scenario": "gone-5"}))["augment"] == "crop+flip+randaugment"
+    tasks = [[str(label), str(label + 1)] for label in range(0, 20, 2)]
+    keys = {"scenario": {"dataset": "cifar100", "tasks": tasks}, "method": "md-replay", "memory": 500}
+    (spec,) = make_recipe(**keys).resolve(dataset)
+    assert spec.weight_decay > 0
+    assert own_training(spec, 20)["weight_decay"] == spec.weight_decay
+    assert not own_training(spec.model_copy(update={"weight_decay": 0.0}), 20)
+
+
+@pytest.mark.parametrize("look", [{}, {"flip": False}, {"padding": 0}])
+@pytest.mark.parametrize("memory", [40, 400])
+def test_own_training_on_data_of_ones_own(look: dict[str, Any], memory: int) -> None:
+    """Nothing is known of it later but the number of its classes."""
+    images, labels = np.zeros((80, 8, 8, 3), np.uint8), np.arange(80) % 20
+    things = mdcg.Dataset.from_arrays((images, labels), (images, labels), name="things", **look)
+    (spec,) = make_recipe(scenario="things-5", method="md-replay", memory=memory).resolve(things)
+    assert (spec.weight_decay == 0) == (memory < 200)
+    assert own_training(spec, 20)["weight_decay"] == spec.weight_decay
+    assert not own_training(spec.model_copy(update={"lr": 0.5}), 20)

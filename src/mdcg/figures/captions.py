@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mdcg.figures.base import Row
 from mdcg.methods import METHODS
@@ -21,8 +21,9 @@ def of_runs(runs: Sequence[FinishedRun]) -> str:
     per_setting = Counter(spec.model_copy(update={"seed": 0}).digest() for spec in specs)
     n = sorted(set(per_setting.values()))
     each = f"n = {n[0]}" if len(n) == 1 else f"n = {n[0]} to {n[-1]}"
-    # Of those that are not said to have their own training; if all have, of all.
-    trained = [spec for spec in specs if not _all_have_own_training(spec.method, specs)] or specs
+    brought = _brought(runs)
+    # What is said of training is of the other methods; where there are none, of all.
+    trained = [spec for spec in specs if spec.method not in brought] or specs
     around = [run.record.environment for run in runs]
     machines = _listed(f"{one.precision} on {one.device}" for one in around if one.precision and one.device)
     epochs, batch = _listed(spec.epochs for spec in specs), _listed(spec.batch_size for spec in specs)
@@ -30,7 +31,7 @@ def of_runs(runs: Sequence[FinishedRun]) -> str:
     long = "1 epoch" if epochs == "1" else f"{epochs} epochs"
     parts = [
         f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} on {_listed(spec.task_sequence for spec in specs)}: "
-        + "; ".join(_method(name, specs) for name in sorted({spec.method for spec in specs})),
+        + "; ".join(_method(name, specs, brought) for name in sorted({spec.method for spec in specs})),
         f"memory {_listed(spec.memory for spec in specs if spec.memory)}" if any(spec.memory for spec in specs) else "",
         f"{'seed' if len(seeds) == 1 else 'seeds'} {spell_seeds(seeds)} ({each} per setting)",
         f"{_listed(spec.backbone for spec in specs)}, {long} per task, batches of {batch}, "
@@ -68,32 +69,38 @@ def _tuned(specs: Sequence[RunSpec]) -> list[str]:
     return [f"{name.replace('_', ' ')} {_listed(own)}" for name, own in unusual.items()]
 
 
-def _method(name: str, among: Sequence[RunSpec]) -> str:
-    """Name a method with its weights, other settings where they are not the usual ones, and its head likewise.
+def _brought(runs: Sequence[FinishedRun]) -> dict[str, list[str]]:
+    """The fields of training that methods brought, of each whose runs all have its own; none if all methods did."""
+    found: dict[str, list[dict[str, object]]] = {}
+    for run in runs:
+        found.setdefault(run.spec.method, []).append(own_training(run.spec, len(run.record.order)))
+    own = {name: list(dict.fromkeys(key for one in its for key in one)) for name, its in found.items() if all(its)}
+    return own if len(own) < len(found) else {}
 
-    Beside others, it is said how one trains that brings its own training.
-    """
+
+def _method(name: str, among: Sequence[RunSpec], brought: Mapping[str, Sequence[str]]) -> str:
+    """Name a method with its weights, other settings where they are not the usual ones, its head likewise, and its
+    own training where it brought some."""
     specs = [spec for spec in among if spec.method == name]
     heads = _listed(spec.head for spec in specs)
     usual = {key: field.default for key, field in METHODS[name].model_fields.items()}
     said = []
     for key in dict.fromkeys(key for spec in specs for key in (*spec.hyperparameters, *spec.head_settings)):
         values = [{**spec.hyperparameters, **spec.head_settings}.get(key) for spec in specs]
-        off = set(values) == {METHODS[name].added.get(key)}  # as before there was such a setting
-        if set(values) != {usual.get(key)} or (isinstance(usual.get(key), float) and not off):
+        as_before = set(values) == {METHODS[name].added.get(key)}  # as if there were no such setting
+        if set(values) != {usual.get(key)} or (isinstance(usual.get(key), float) and not as_before):
             said.append(f"{key} {_listed(values)}")
     if heads != METHODS[name].head:
         said.insert(0, f"head {heads}")
-    if len(specs) < len(among) and _all_have_own_training(name, specs):
-        brought = (
-            f"{key.replace('_', ' ')} {_listed(getattr(spec, key) for spec in specs)}" for key in METHODS[name].recipe
-        )
-        said.append(f"{OWN_TRAINING}: {', '.join(brought)}")
+    training = {key: [getattr(spec, key) for spec in specs] for key in brought.get(name, ())}
+    own = [f"{_words(key)} {_listed(values)}" for key, values in training.items() if set(values) != {None}]
+    if own:
+        said.append(f"{OWN_TRAINING}: {', '.join(own)}")
     return f"{name} ({', '.join(said)})" if said else name
 
 
-def _all_have_own_training(method: str, specs: Sequence[RunSpec]) -> bool:
-    return all(own_training(spec) for spec in specs if spec.method == method)
+def _words(key: str) -> str:
+    return "learning rate" if key == "lr" else key.replace("_", " ")
 
 
 def _listed(values: Iterable[object]) -> str:

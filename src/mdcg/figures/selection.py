@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from mdcg.figures.base import usual_memory
 from mdcg.methods import METHODS
@@ -25,20 +27,28 @@ def installed(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
 def one_protocol(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
     """The runs trained as most are: the same network, epochs, learning rate and so on.
 
-    A method that brings its own training stands beside the others with it: only in the rest must it be like them.
+    A method that brings its own training stands beside the others with it: in the rest it must be like them.
     """
-    own = [own_training(run.spec) for run in runs]
-    brought = {key for its in own for key in its}
-    rest = [run.spec.model_dump_json(exclude=FREE | brought) for run in runs]
-    trained = [None if its else run.spec.model_dump_json(include=brought) for run, its in zip(runs, own, strict=True)]
-    most = _most(rest)
-    mostly = _most(key for key, other in zip(trained, rest, strict=True) if key is not None and other == most)
-    return [run for run, key, other in zip(runs, trained, rest, strict=True) if other == most and key in (None, mostly)]
+    trained = [_Trained.of(run) for run in runs]
+    counts = Counter(trained)
+    followers = [{one for one in counts if one.others <= protocol.fields} for protocol in counts]
+    most = max(followers, key=lambda some: sum(counts[one] for one in some), default=set())
+    return [run for run, one in zip(runs, trained, strict=True) if one in most]
 
 
-def _most(keys: Iterable[str]) -> str | None:
-    """The key that comes most often, if there is any."""
-    return next((key for key, _ in Counter(keys).most_common(1)), None)
+@dataclass(frozen=True)
+class _Trained:
+    """How a run was trained: names and values of all that runs of one drawing share."""
+
+    fields: frozenset[tuple[str, str]]
+    others: frozenset[tuple[str, str]]  # than those that its method brings
+
+    @classmethod
+    def of(cls, run: FinishedRun) -> _Trained:
+        brought = own_training(run.spec, len(run.record.order))
+        told = run.spec.model_dump(mode="json", exclude=FREE)
+        fields = frozenset((name, json.dumps(value)) for name, value in told.items())
+        return cls(fields, frozenset(field for field in fields if field[0] not in brought))
 
 
 def usual(run: FinishedRun, besides: Collection[str] = ()) -> bool:

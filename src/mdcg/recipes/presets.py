@@ -8,6 +8,7 @@ of the published code.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,13 +16,14 @@ from typing import Any, get_args
 
 from mdcg import paper
 from mdcg.data import Dataset, Preprocessing, record_of
+from mdcg.data.record import DatasetRecord
 from mdcg.errors import MdcgError
 from mdcg.methods import METHODS
 from mdcg.methods.base import Method, Passes, Preset, Value
 from mdcg.models import HEADS
 from mdcg.runs.spec import ADDED, RunSpec
 from mdcg.scenario import Stream, parse
-from mdcg.train.augment import parse_augment, spell_augment
+from mdcg.train.augment import NONE, parse_augment, spell_augment
 from mdcg.train.group import Augmentation, Numbers, Training
 
 PRESETS: tuple[Preset, ...] = get_args(Preset)
@@ -91,27 +93,47 @@ def augment_settings(
     }
 
 
-def own_training(spec: RunSpec) -> dict[str, object]:
-    """The fields of a spec that its method set, as it brings its own training; none where it trained otherwise."""
-    kind = METHODS[spec.method] if spec.method in METHODS.names() else None
-    if kind is None or not kind.recipe:
+def own_training(spec: RunSpec, classes: int) -> dict[str, object]:
+    """The fields of a spec that its method set, as it brings its own training; none where it trained otherwise.
+
+    `classes` is how many the run learned. Crop and flip are the dataset's matter.
+    """
+    if spec.method not in METHODS.names() or spec.stream.online:
         return {}
-    found: dict[str, object] = dict(kind.training_of(kind.suited_to(spec.scenario, spec.memory)))
-    if "augment" in found:
-        usual = usual_augment(_preprocessing(spec))
-        found |= augment_settings(with_own(usual, kind), usual)
+    kind = METHODS[spec.method]
+    found: dict[str, object] = dict(kind.training_of(_suited(spec, classes)))
+    if spec.optimizer != "sgd":
+        found.pop("lr", None)
+    if own := set(parse_augment(str(found.pop("augment", NONE)))):
+        words = parse_augment(spec.augment) if spec.augment else ()
+        if words:
+            usual = {"crop", "flip"}
+            if set(words) - usual != own - usual:
+                return {}
+            found |= augment_settings(words, ())
+        elif not _taken_as_they_are(spec):
+            return {}
     return found if all(getattr(spec, key) == value for key, value in found.items()) else {}
 
 
-def _preprocessing(spec: RunSpec) -> Preprocessing:
-    """How the images of a run are prepared where nothing else is asked for."""
-    side = spec.image_size or 1
-    shape = (1, side, side)
-    try:
-        record = record_of(parse(spec.scenario)[0])
-    except MdcgError:  # the dataset is gone, or was given in Python
-        return Preprocessing.usual(shape)
-    return (record.published if spec.augmentation == "published" else None) or record.preprocessing_for(shape)
+def _suited(spec: RunSpec, classes: int) -> dict[str, Value]:
+    """What suits a run, see `Method.suited`; where nothing is known of its dataset, as if tasks had one image."""
+    kind, record = METHODS[spec.method], _record(spec)
+    images = record.images * classes // record.classes if record and record.images else 0
+    return kind.suited(spec.memory, classes, max(1, images // parse(spec.scenario)[1])) if kind.uses_memory else {}
+
+
+def _taken_as_they_are(spec: RunSpec) -> bool:
+    """Whether images are neither cropped nor mirrored where nothing else is asked for, as far as is known."""
+    record = _record(spec)
+    return record is not None and not usual_augment(record.preprocessing_for((1, 1, 1)))
+
+
+def _record(spec: RunSpec) -> DatasetRecord | None:
+    """The record of a run's dataset; None where that is gone, or was given in Python."""
+    with contextlib.suppress(MdcgError):
+        return record_of(parse(spec.scenario)[0])
+    return None
 
 
 def cropped_and_flipped(dataset: Dataset, augment: str | None) -> Dataset:

@@ -16,7 +16,7 @@ from mdcg.methods import METHODS
 from mdcg.metrics import Matrix
 from mdcg.models import HEADS
 from mdcg.recipes import grid
-from mdcg.recipes.presets import own_training, papers_head, preset_of, settings_of_preset
+from mdcg.recipes.presets import papers_head, preset_of, settings_of_preset
 from mdcg.results.statistics import ALPHA, Spread, welch
 from mdcg.runs.finished import FinishedRun
 from mdcg.runs.record import Record
@@ -261,7 +261,7 @@ def _implied(spec: RunSpec) -> Mapping[str, object]:
 
 def _trains_as_its_own(spec: RunSpec) -> bool:
     """Whether its method brings how it trains, which may depend on the memory, and nothing else was asked for."""
-    return bool(own_training(spec)) and preset_of(spec) == "paper"
+    return spec.method in METHODS.names() and bool(METHODS[spec.method].recipe) and preset_of(spec) == "paper"
 
 
 def _head(spec: RunSpec) -> list[str]:
