@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +20,9 @@ from mdcg.train.precision import compute
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 
+import start
 from gpu import Kernel, Row, begin, by_name, kernel_table, launched, write
-from start import is_first_step, part_of, seconds_by_part
+from start import is_trial, part_of, seconds_by_part
 from workload import BATCH, C10_5, TYM_10, Workload, workload_of
 
 
@@ -95,19 +98,32 @@ def test_files_tell_the_backbone_and_the_kernels(tmp_path: Path) -> None:
 
 
 def test_parts_of_a_start() -> None:
-    package = "/home/someone/mdcg/src/mdcg"
-    call = [(f"{package}/cli/__init__.py", "main"), ("/usr/bin/mdcg", "<module>")]
-    reading = [("/lib/json.py", "load"), (f"{package}/data/cifar.py", "read"), (f"{package}/execute/sweep.py", "_read")]
+    package = "/home/someone/mdcg/src/mdcg/"
+    call = [(f"{package}cli/__init__.py", "main"), ("/home/someone/mdcg/benchmarks/start.py", "<module>")]
+    library = ("/home/someone/mdcg/.venv/lib/numpy/load.py", "load")
+    reading = [library, (f"{package}data/cifar.py", "read"), (f"{package}execute/sweep.py", "_read")]
     importing = [("<frozen importlib._bootstrap>", "_load"), *call]
-    assert part_of([("/usr/bin/mdcg", "<module>")]) == "python"
-    assert part_of(importing) == "import others"
-    assert part_of([("/lib/torch/__init__.py", "<module>"), *importing]) == "import torch"
-    assert part_of([*reading, *call]) == "_read: data/cifar.py:read"
-    assert part_of(call) == "cli/__init__.py:main"
-    step = [(f"{package}/train/loop.py", "train_step"), (f"{package}/train/loop.py", "train")]
-    assert is_first_step([*step, *call])
-    assert not is_first_step([*step, (f"{package}/train/rehearsal.py", "rehearse"), *call])
-    assert not is_first_step([*reading, *call])
+    assert part_of(call[1:], package) == "python"
+    assert part_of(importing, package) == "import others"
+    assert part_of([("/lib/torch/__init__.py", "<module>"), *importing], package) == "import torch"
+    assert part_of([*reading, *call], package) == "_read: data/cifar.py:read"
+    assert part_of(call, package) == "cli/__init__.py:main"
+    step = [(f"{package}train/loop.py", "train_step"), (f"{package}train/loop.py", "train")]
+    waiting = [(f"{package}models/kernels/launch.py", "launch"), *step, *call]
+    assert part_of(waiting, package) == "train_step: models/kernels/launch.py:launch"
+    assert not is_trial([*step, *call])
+    assert is_trial([*step, (f"{package}train/rehearsal.py", "rehearse"), *call])
+
+
+@pytest.mark.slow
+def test_the_start_of_a_command(tmp_path: Path) -> None:
+    """The whole of it, on a CPU."""
+    words = ["run", "--scenario", "digits-5", "--method", "naive", "--epochs", "1"]
+    told = subprocess.run([sys.executable, start.__file__, *words], capture_output=True, text=True, cwd=tmp_path)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert re.match(r"first step done at \d+\.\d\d s\n +0\.\d\d +\d+\.\d\d  ", told.stdout)
+    assert "import torch" in told.stdout
+    assert not list(tmp_path.iterdir())
 
 
 def test_seconds_of_the_parts_of_a_start() -> None:

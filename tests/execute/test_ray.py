@@ -222,12 +222,17 @@ def test_the_share_of_the_memory_is_what_groups_are_sized_by(
         given.append(meter.share)
         return 3
 
+    def surely(group: Group, compute: Compute, meter: Meter) -> bool:
+        given.append(meter.share)
+        return False
+
     monkeypatch.setattr("mdcg.execute.group.members_that_fit", fit)
+    monkeypatch.setattr("mdcg.execute.group.surely_fit", surely)
     work = mdcg.Sweep.read(recipe, out=tmp_path, device="cpu")
-    on_a_gpu = SimpleNamespace(device=SimpleNamespace(type="cuda"), fused=False)
+    on_a_gpu = SimpleNamespace(device=SimpleNamespace(type="cuda"))
     monkeypatch.setattr(Context, "compute", lambda *_: on_a_gpu)
     assert _capacity(work.specs[:2], replace(work.context, gpu_share=0.5)) == 3
-    assert given == [0.5]
+    assert given == [0.5, 0.5]
 
 
 def test_sharing_is_for_clusters(cli: Cli, recipe: Path) -> None:

@@ -17,7 +17,7 @@ from mdcg.methods.gem import past_weights
 from mdcg.probes import ProbeSet
 from mdcg.tensors import pack, unpack
 from mdcg.train import state as states
-from mdcg.train.capacity import USABLE, members_that_fit
+from mdcg.train.capacity import USABLE, forget_peak, members_that_fit, rough_bytes
 from mdcg.train.epoch import draw_epoch
 from mdcg.train.group import Group
 from mdcg.train.loop import Trainer
@@ -180,6 +180,18 @@ def test_as_many_fit_whether_images_are_there_or_not() -> None:
     trainer = Trainer(group, machine)
     assert members_that_fit(group, machine) == pytest.approx(without, rel=0.02)
     assert trainer.images.is_cuda
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_training_takes_less_than_the_rough_count(precision: str) -> None:
+    """With graphs, a teacher, evaluations and a checkpoint, in two tasks."""
+    group, machine = images(8), compute("cuda", precision)
+    count = rough_bytes(group, machine)
+    assert count is not None
+    before = torch.cuda.memory_allocated()
+    forget_peak(machine)
+    Trainer(group, machine).train(states.fresh(group, machine))
+    assert torch.cuda.max_memory_allocated() - before < count / 1.5
 
 
 def graphs_change_nothing(group: Group, machine: Compute) -> None:

@@ -21,7 +21,7 @@ from mdcg.runs.spec import RunSpec
 from mdcg.runs.store import Measurements
 from mdcg.saved import SavedModel
 from mdcg.train import state as states
-from mdcg.train.capacity import Meter, members_that_fit, release_memory, surely_fit
+from mdcg.train.capacity import Meter, forget_peak, members_that_fit, release_memory, surely_fit
 from mdcg.train.checkpoint import Checkpoints
 from mdcg.train.device_errors import OutOfMemory, device_errors_explained
 from mdcg.train.fork import fork, founders
@@ -98,6 +98,7 @@ def _train_together(specs: Specs, context: Context, anew: bool) -> dict[str, str
     """Train a group to its end and store its runs; return by name what went wrong with single members."""
     store, compute = context.store, context.compute(specs[0])
     group = _group(specs, context)
+    forget_peak(compute)
     checkpoints = Checkpoints(group_folder(store, specs))
     with contextlib.ExitStack() as stack:
         if anew:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 from dataclasses import replace
-from typing import SupportsInt, cast
 
 import torch
 
+from mdcg.draws import Purpose, stream
+from mdcg.models import HEADS, kernels
 from mdcg.models.backbones import MEMBERED, has_kernels
 from mdcg.models.resnet import ResNet
 from mdcg.train import state as states
@@ -18,9 +19,11 @@ from mdcg.train.loop import Trainer
 from mdcg.train.precision import Compute
 
 USABLE = 0.7  # of the free memory: allocators cut it into blocks, and others may want some
-# For the rough count, more than ever lies in memory at a time:
-MAPS = 3  # as many as a forward pass makes: they, their gradients, and those of a teacher
-WEIGHTS = 8  # numbers for each weight: it, its velocity and gradient, a teacher's, copies, and sums on the way
+# For the rough count:
+MAPS = 3  # times the maps of one forward pass: these, their gradients, a teacher's
+WEIGHTS = (
+    8  # numbers for each weight: it, its velocity and gradient, a teacher's, copies for the kernels, sums on the way
+)
 NUMBER = 4  # bytes
 
 
@@ -46,27 +49,35 @@ class Meter:
 
 
 def surely_fit(group: Group, compute: Compute, meter: Meter) -> bool:
-    """Whether all members fit even if they took as much as `roughly`; where that cannot be told, False.
+    """Whether all members fit even if they took as much as `rough_bytes`; where that cannot be told, False.
 
     A trial would wait for all kernels to be compiled, where the first step needs only some.
     """
-    if not (compute.fused and has_kernels(group.training.backbone)) or group.method.gradient_per_task:
-        return False
-    return roughly(group, compute) <= USABLE * meter.free()
+    count = rough_bytes(group, compute) if compute.fused else None
+    return count is not None and count <= USABLE * meter.free()
 
 
-def roughly(group: Group, compute: Compute) -> int:
-    """The bytes of a group whose backbone is a ResNet with fused kernels: a count, far above what it takes."""
-    channels, high, wide = group.dataset.shape
+def rough_bytes(group: Group, compute: Compute) -> int | None:
+    """The bytes of a group that the fused kernels train by SGD: a count, well above what it takes; of others None."""
+    training, (channels, high, wide) = group.training, group.dataset.shape
     with torch.device("meta"):
-        backbone = MEMBERED[group.training.backbone](1, channels)
-    features = int(cast(SupportsInt, backbone.features))
+        backbone = MEMBERED[training.backbone](1, channels) if has_kernels(training.backbone) else None
     tasks, classes = len(group.sizes), sum(group.sizes)
-    units = classes * (1 + tasks // 2)  # of the largest head: outputs, and a gate for each class and later task
-    weights = sum(weight.numel() for weight in backbone.parameters()) + features * units
-    maps = sum(part.map_elements(max(high, wide)) for part in backbone.modules() if isinstance(part, ResNet))
     images = max(EVAL_BATCH, sum(group.passes(tasks - 1)))
-    each = MAPS * images * (maps * compute.maps.itemsize + units * NUMBER) + WEIGHTS * weights * NUMBER
+    if not isinstance(backbone, ResNet) or not kernels.fit(images * high * wide * backbone.conv.outputs, wide):
+        return None
+    if training.optimizer != "sgd" or group.method.gradient_per_task:
+        return None
+    kind = HEADS[training.head]
+    head = kind(1, backbone.features, **{name: [default] for name, (default, _) in kind.settings.items()})
+    head.total = classes
+    for task, size in enumerate(group.sizes):
+        head.grow(size, [stream(0, Purpose.HEAD, task)], [stream(0, Purpose.GATES, task)])
+    weights = [sum(weight.numel() for weight in part.parameters()) for part in (backbone, head)]
+    units = weights[1] // backbone.features  # outputs and gates
+    maps = backbone.map_elements(max(high, wide)) * compute.maps.itemsize + units * NUMBER
+    logits = max(member.memory for member in group.members) * classes  # that are kept with the memory's images
+    each = MAPS * images * maps + (WEIGHTS * sum(weights) + logits) * NUMBER
     shared = group.dataset.train.images.nbytes + group.dataset.test.images.nbytes + units * classes * NUMBER
     return len(group.members) * each + shared
 
@@ -95,6 +106,12 @@ def members_that_fit(group: Group, compute: Compute, meter: Meter | None = None)
     trainer.forget_task()
     del state, draws, images
     return max(1, int(USABLE * meter.free() / each))
+
+
+def forget_peak(compute: Compute) -> None:
+    """Let the peak of memory that is noted of the next group be its own."""
+    if compute.device.type == "cuda":
+        Meter().restart()
 
 
 def release_memory(compute: Compute) -> None:
