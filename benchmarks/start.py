@@ -52,8 +52,8 @@ def main() -> None:
                 Path("/proc/sys/vm/drop_caches").write_text("3")
             except OSError:
                 parser.error("what was read of the disk can be forgotten on Linux only, by root; leave --disk out.")
-        watched = [sys.executable, __file__, "--watched", *asked.command, "--out", f"{scratch}/runs"]
-        raise SystemExit(subprocess.run(watched, env=variables | {BEGAN: repr(time.time())}).returncode)
+        command = [sys.executable, __file__, "--watched", *asked.command, "--out", f"{scratch}/runs"]
+        raise SystemExit(subprocess.run(command, env=variables | {BEGAN: repr(time.time())}).returncode)
 
 
 def watched(command: Sequence[str]) -> None:
@@ -72,16 +72,16 @@ def watched(command: Sequence[str]) -> None:
 
 def _look(thread: int) -> None:
     """Note where a thread is, until it has made a step; then print this and end the process."""
-    began, root = float(os.environ[BEGAN]), _package()
+    began, package = float(os.environ[BEGAN]), _package()
     looks: list[tuple[float, str]] = []
     done = threading.Event()
     watching = False
     while not done.is_set():
         if not watching and (loop := sys.modules.get("mdcg.train.loop")) is not None and hasattr(loop, "total_steps"):
-            watching = True  # the module is whole: that function is its last but some
+            watching = True  # that function comes after the class, which is whole then
             _tell(loop.Trainer, done)
         frame = sys._current_frames().get(thread)
-        looks.append((time.time() - began, part_of(list(_calls(frame)), root)))
+        looks.append((time.time() - began, part_of(list(_calls(frame)), package)))
         done.wait(EVERY)
     print(f"first step done at {time.time() - began:.2f} s")
     for part, (start, seconds) in seconds_by_part(looks).items():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mdcg
-from mdcg.data import load
+from mdcg.data import Preprocessing, load
 from mdcg.data.registry import record_of
 from mdcg.data.stand_in import stand_in
 from mdcg.errors import MdcgError
@@ -268,6 +268,20 @@ def test_which_runs_have_their_methods_own_training(scenario: str, asked: dict[s
     assert bool(found) == own
     assert found.items() <= dict(spec).items()
     assert own_training(spec.model_copy(update={"method": "gone"}), dataset.classes) == {}
+
+
+def test_own_training_on_images_that_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the method adds nothing to them; where they are cropped, nothing was added because that was asked for."""
+    plain = dataclasses.replace(record_of("digits"), preprocessing=Preprocessing(0, False))
+    dataset = stand_in(plain)
+    assert dataset is not None
+    (spec,) = make_recipe(scenario="digits-5", method="md-replay", memory=500).resolve(dataset)
+    assert spec.augment is None
+    assert not own_training(spec, 10)
+    monkeypatch.setattr("mdcg.recipes.presets.record_of", lambda name: plain)
+    assert own_training(spec, 10)["lr"] == 0.1
+    monkeypatch.undo()
+    assert not own_training(spec.model_copy(update={"scenario": "gone-5"}), 10)  # nobody knows
 
 
 def test_own_training_on_some_of_the_classes() -> None:

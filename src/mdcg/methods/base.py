@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -242,15 +243,22 @@ class Method(BaseModel):
         return {}
 
     @classmethod
-    def suited_to(cls, scenario: str, memory: int) -> dict[str, Value]:
-        """What suits a scenario, if it is known of its dataset how large it is."""
-        try:
+    def suited_to(cls, scenario: str, memory: int, learned: int | None = None) -> dict[str, Value]:
+        """What suits a scenario of which so many classes were learned, or all.
+
+        If it is not known of its dataset how large it is: nothing or, with `learned`, as if tasks had one image.
+        """
+        if not cls.uses_memory:
+            return {}
+        classes = images = tasks = 0
+        with contextlib.suppress(MdcgError):  # of a run that was read: its dataset may be gone
             dataset, tasks = parse(scenario)
             record = record_of(dataset)
-        except MdcgError:  # of a run that was read: its dataset may be gone
-            return {}
-        known = cls.uses_memory and record.images
-        return cls.suited(memory, record.classes, record.images // tasks) if known else {}
+            classes, images = record.classes, record.images
+        if not images:
+            return cls.suited(memory, learned, 1) if learned else {}
+        learned = learned or classes
+        return cls.suited(memory, learned, images * learned // classes // tasks)
 
     @classmethod
     def fields_of(cls, suited: Mapping[str, Value]) -> dict[str, Value]:

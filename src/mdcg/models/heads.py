@@ -254,3 +254,14 @@ HEADS.register("scalar-gates")(ScalarGates)
 HEADS.register("open-gates")(OpenGates)
 HEADS.register("single-open-gate")(SingleOpenGate)
 HEADS.register("simplex")(Simplex)
+
+
+def grown_head(name: str, features: int, sizes: Sequence[int]) -> Head:
+    """One member of a head as it is after tasks of so many classes, to count in."""
+    kind = HEADS[name]
+    made = kind(1, features, **{setting: [default] for setting, (default, _) in kind.settings.items()})
+    made.total = sum(sizes)
+    rngs = [np.random.default_rng(0)]
+    for classes in sizes:
+        made.grow(classes, rngs, rngs)
+    return made.float()

@@ -16,7 +16,6 @@ from typing import Any, get_args
 
 from mdcg import paper
 from mdcg.data import Dataset, Preprocessing, record_of
-from mdcg.data.record import DatasetRecord
 from mdcg.errors import MdcgError
 from mdcg.methods import METHODS
 from mdcg.methods.base import Method, Passes, Preset, Value
@@ -28,6 +27,7 @@ from mdcg.train.group import Augmentation, Numbers, Training
 
 PRESETS: tuple[Preset, ...] = get_args(Preset)
 
+CROP_AND_FLIP: set[Augmentation] = {"crop", "flip"}
 PUBLISHED_HEADS = {"cascaded-gates": "cascaded-gates-with-own", "single-gate": "scalar-gates"}
 PUBLISHED_BACKBONES = {"resnet18": "resnet18-1000"}  # in place of the protocol's
 
@@ -101,39 +101,25 @@ def own_training(spec: RunSpec, classes: int) -> dict[str, object]:
     if spec.method not in METHODS.names() or spec.stream.online:
         return {}
     kind = METHODS[spec.method]
-    found: dict[str, object] = dict(kind.training_of(_suited(spec, classes)))
+    found: dict[str, object] = dict(kind.training_of(kind.suited_to(spec.scenario, spec.memory, classes)))
     if spec.optimizer != "sgd":
         found.pop("lr", None)
-    if own := set(parse_augment(str(found.pop("augment", NONE)))):
-        words = parse_augment(spec.augment) if spec.augment else ()
-        if words:
-            usual = {"crop", "flip"}
-            if set(words) - usual != own - usual:
-                return {}
-            found |= augment_settings(words, ())
-        elif not _taken_as_they_are(spec):
+    own = set(parse_augment(str(found.pop("augment", NONE)))) - CROP_AND_FLIP
+    if own and spec.augment is not None:
+        words = parse_augment(spec.augment)
+        if set(words) - CROP_AND_FLIP != own:
             return {}
+        found |= augment_settings(words, ())
+    elif own and not _taken_as_they_are(spec):
+        return {}
     return found if all(getattr(spec, key) == value for key, value in found.items()) else {}
-
-
-def _suited(spec: RunSpec, classes: int) -> dict[str, Value]:
-    """What suits a run, see `Method.suited`; where nothing is known of its dataset, as if tasks had one image."""
-    kind, record = METHODS[spec.method], _record(spec)
-    images = record.images * classes // record.classes if record and record.images else 0
-    return kind.suited(spec.memory, classes, max(1, images // parse(spec.scenario)[1])) if kind.uses_memory else {}
 
 
 def _taken_as_they_are(spec: RunSpec) -> bool:
     """Whether images are neither cropped nor mirrored where nothing else is asked for, as far as is known."""
-    record = _record(spec)
-    return record is not None and not usual_augment(record.preprocessing_for((1, 1, 1)))
-
-
-def _record(spec: RunSpec) -> DatasetRecord | None:
-    """The record of a run's dataset; None where that is gone, or was given in Python."""
-    with contextlib.suppress(MdcgError):
-        return record_of(parse(spec.scenario)[0])
-    return None
+    with contextlib.suppress(MdcgError):  # the dataset is gone, or was given in Python
+        return not usual_augment(record_of(parse(spec.scenario)[0]).preprocessing_for((1, 1, 1)))
+    return False
 
 
 def cropped_and_flipped(dataset: Dataset, augment: str | None) -> Dataset:

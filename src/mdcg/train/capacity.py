@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import torch
 
-from mdcg.draws import Purpose, stream
-from mdcg.models import HEADS, kernels
+from mdcg.models import kernels
 from mdcg.models.backbones import MEMBERED, has_kernels
+from mdcg.models.heads import grown_head
 from mdcg.models.resnet import ResNet
 from mdcg.train import state as states
 from mdcg.train.epoch import draw_epoch
@@ -21,9 +21,7 @@ from mdcg.train.precision import Compute
 USABLE = 0.7  # of the free memory: allocators cut it into blocks, and others may want some
 # For the rough count:
 MAPS = 3  # times the maps of one forward pass: these, their gradients, a teacher's
-WEIGHTS = (
-    8  # numbers for each weight: it, its velocity and gradient, a teacher's, copies for the kernels, sums on the way
-)
+WEIGHTS = 8  # numbers for each weight: it, its velocity and gradient, a teacher's, the kernels' copies, partial sums
 NUMBER = 4  # bytes
 
 
@@ -68,11 +66,7 @@ def rough_bytes(group: Group, compute: Compute) -> int | None:
         return None
     if training.optimizer != "sgd" or group.method.gradient_per_task:
         return None
-    kind = HEADS[training.head]
-    head = kind(1, backbone.features, **{name: [default] for name, (default, _) in kind.settings.items()})
-    head.total = classes
-    for task, size in enumerate(group.sizes):
-        head.grow(size, [stream(0, Purpose.HEAD, task)], [stream(0, Purpose.GATES, task)])
+    head = grown_head(training.head, backbone.features, group.sizes)
     weights = [sum(weight.numel() for weight in part.parameters()) for part in (backbone, head)]
     units = weights[1] // backbone.features  # outputs and gates
     maps = backbone.map_elements(max(high, wide)) * compute.maps.itemsize + units * NUMBER

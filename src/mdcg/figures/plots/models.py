@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from mdcg.data import is_known, record_of
 from mdcg.data.record import Shape
 from mdcg.execute.context import Context
-from mdcg.models import HEADS, Head, build_backbone
+from mdcg.models import build_backbone
 from mdcg.recipes.recipe import Recipe
 from mdcg.runs.spec import RunSpec
 from mdcg.scenario import parse
@@ -42,15 +41,3 @@ def features(backbone: str, shape: Shape) -> int:
     """The number of features that the backbone gives to the head."""
     found: int = build_backbone(backbone, shape, [np.random.default_rng(0)]).features  # type: ignore[assignment]
     return found
-
-
-def grown(head: str, features: int, sizes: Sequence[int]) -> Head:
-    """One member of a head after tasks of so many classes."""
-    kind = HEADS[head]
-    settings = {name: [default] for name, (default, _) in kind.settings.items()}
-    made = kind(1, features, **settings)
-    made.total = sum(sizes)
-    rngs = [np.random.default_rng(0)]
-    for classes in sizes:
-        made.grow(classes, rngs, rngs)
-    return made.float()

@@ -20,9 +20,9 @@ import torch
 from pydantic import ValidationError
 
 from mdcg.errors import MdcgError
-from mdcg.figures.plots.models import features, grown, has_known_shape, shape_of
+from mdcg.figures.plots.models import features, has_known_shape, shape_of
 from mdcg.methods import METHODS
-from mdcg.models.heads import Simplex
+from mdcg.models.heads import Simplex, grown_head
 from mdcg.runs.spec import RunSpec
 
 
@@ -74,7 +74,7 @@ class _InHead:
 
 @cache
 def _in_head(name: str, features: int, sizes: tuple[int, ...]) -> _InHead:
-    head = grown(name, features, sizes)
+    head = grown_head(name, features, sizes)
     beside = [(key, value.numel()) for key, value in head.named_parameters() if not key.startswith("classifier.")]
     with torch.no_grad():
         outputs = head(torch.zeros(1, 1, features)).shape[-1]
