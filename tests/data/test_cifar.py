@@ -51,6 +51,15 @@ def test_cifar_from_folder_and_archive(small_cifar: Small, monkeypatch: pytest.M
     assert "is whole" in verify(name, elsewhere)
 
 
+@pytest.mark.parametrize("piece", [1, 3, 10_000])
+def test_records_are_the_same_whatever_is_decoded_at_once(
+    small_cifar: Small, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, made, train, root = small_cifar
+    monkeypatch.setattr("mdcg.data.cifar.PIECE", piece)
+    check_cifar(name, made, train, root)
+
+
 def test_second_start_does_not_read_the_source(small_cifar: Small, monkeypatch: pytest.MonkeyPatch) -> None:
     name, _, _, root = small_cifar
     first = load(name, root)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from mdcg.models.layers import BatchNorm2d, Conv2d
 from mdcg.runs.archive import read_archive
 from mdcg.runs.record import Record
 from mdcg.scenario import parse
-from mdcg.train.capacity import USABLE, Meter, forget_peak, members_that_fit, rough_bytes, surely_fit
+from mdcg.train.capacity import USABLE, Meter, forget_peak, members_that_fit, release_memory, rough_bytes, surely_fit
 from mdcg.train.group import Group
 from mdcg.train.precision import Compute, compute
 from tests.conftest import Cli, toy_dataset, toy_group
@@ -104,6 +105,18 @@ def test_groups_took_far_less_than_the_rough_count() -> None:
             ratios.append((count - images) / (run.environment.peak_memory - images))
     assert len(ratios) > 50
     assert min(ratios) > 1.5
+
+
+def test_garbage_is_collected_only_where_a_gpus_memory_was_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(gc, "collect", lambda: done.append("collected"))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("emptied"))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 0)
+    release_memory(BF16)
+    assert done == []
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 1)
+    release_memory(BF16)
+    assert done == ["collected", "emptied"]
 
 
 def resnets(method: str, members: int = 3, backbone: str = "resnet20", classes: int = 6) -> Group:

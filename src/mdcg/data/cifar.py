@@ -6,6 +6,7 @@ A record is one label byte (CIFAR-100: coarse, then fine) and 3,072 pixel bytes,
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,11 +16,13 @@ import numpy.typing as npt
 from mdcg.data.content import Arrays, arrays
 from mdcg.data.published import Published
 from mdcg.data.record import Preprocessing, Protocol
-from mdcg.data.source import read, stamp
+from mdcg.data.source import content_of, found, stamp
 from mdcg.errors import MdcgError
+from mdcg.pixels.decode import ahead
 
 PIXELS = 3 * 32 * 32
 MOST, MEMBERS = 2 * 10**8, 20  # bytes and files that an archive may hold
+PIECE = 5000  # records that a thread decodes at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,30 +48,41 @@ class Cifar(Published):
     def read(self, path: Path) -> Arrays:
         """Read and verify every file, from the unpacked folder or the archive."""
         sha1 = self.train | self.test
-        files = dict(read(path, lambda name: name in sha1 or name == self.names, MOST, MEMBERS))
+        files = dict(found(path, lambda name: name in sha1 or name == self.names, MOST, MEMBERS))
         for name in (*sha1, self.names):
             if name not in files:
                 raise MdcgError(f"{path} lacks {name}; get {self.archive} again with 'mdcg data get'.")
-        for name, expected in sha1.items():
-            if hashlib.sha1(files[name]).hexdigest() != expected:
+
+        def verified(name: str) -> npt.NDArray[np.uint8]:
+            content = content_of(files[name])
+            if hashlib.sha1(content).hexdigest() != sha1[name]:
                 raise MdcgError(
-                    f"{path / name} is altered or cut short (its sha1 is not {expected}); "
+                    f"{path / name} is altered or cut short (its sha1 is not {sha1[name]}); "
                     f"get {self.archive} again with 'mdcg data get'."
                 )
-        names = files[self.names].decode(errors="replace").split()
+            return np.frombuffer(content, np.uint8).reshape(-1, self.label_bytes + PIXELS)
+
+        records = dict(zip(sha1, ahead(verified, sha1), strict=True))
+        names = content_of(files[self.names]).decode(errors="replace").split()
         if len(names) != self.classes:
             raise MdcgError(
                 f"{path / self.names} holds {len(names)} class names in place of {self.classes}; "
                 f"get {self.archive} again with 'mdcg data get'."
             )
-        train = self._decode(b"".join(files[name] for name in self.train))
-        test = self._decode(b"".join(files[name] for name in self.test))
+        train, test = (self._decoded([records[name] for name in part]) for part in (self.train, self.test))
         return arrays(train, test, names)
 
-    def _decode(self, content: bytes) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-        records = np.frombuffer(content, np.uint8).reshape(-1, self.label_bytes + PIXELS)
-        images = records[:, self.label_bytes :].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-        return images, records[:, self.label_bytes - 1]
+    def _decoded(self, files: Sequence[npt.NDArray[np.uint8]]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+        """The images and labels of some files' records; the planes of many images are interleaved side by side."""
+        pieces = [piece for records in files for piece in np.split(records, range(PIECE, len(records), PIECE))]
+        ends = np.cumsum([len(piece) for piece in pieces])
+        images = np.empty((ends[-1], 32, 32, 3), np.uint8)
+
+        def interleave(place: npt.NDArray[np.uint8], piece: npt.NDArray[np.uint8]) -> None:
+            place[:] = piece[:, self.label_bytes :].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+
+        list(ahead(lambda both: interleave(*both), zip(np.split(images, ends[:-1]), pieces, strict=True)))
+        return images, np.concatenate([records[:, self.label_bytes - 1] for records in files])
 
 
 CIFAR10_MEAN, CIFAR10_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)

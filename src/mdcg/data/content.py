@@ -112,10 +112,11 @@ def check(content: Arrays, shape: tuple[int, int, int] | None) -> None:
             raise ValueError(f"its {split} images have shape {found}, not {wanted} (channels, height, width)")
         if len(images) != len(labels):
             raise ValueError(f"it has {len(images)} {split} images and {len(labels)} labels of them")
-        low, top = int(labels.min()), int(labels.max())
+        own = labels.numpy()  # whose operations take one thread: others would wait for the cores that compile kernels
+        low, top = int(own.min()), int(own.max())
         if low < 0 or top >= classes:
             raise ValueError(f"its {split} labels go from {low} to {top}, but {classes} classes are 0 to {classes - 1}")
-        counts = labels.bincount(minlength=classes)
+        counts = np.bincount(own, minlength=classes)
         if not counts.all():
             raise ValueError(f"its class '{content.class_names[int(counts.argmin())]}' has no {split} image")
 

@@ -101,7 +101,7 @@ def read(
     What macOS puts beside files is no file of a dataset.
     """
     for name, content in found(path, wanted, most, members):
-        yield name, content if isinstance(content, bytes) else content_of(content)
+        yield name, content_of(content)
 
 
 def found(
@@ -127,8 +127,10 @@ def found(
         ) from error
 
 
-def content_of(file: Path) -> bytes:
-    """All of a file."""
+def content_of(file: Path | bytes) -> bytes:
+    """All of a file that was found."""
+    if isinstance(file, bytes):
+        return file
     try:
         with open_file(file) as opened:
             return opened.read()

@@ -86,7 +86,7 @@ def _wanted(name: str) -> bool:
 
 
 def _lines(file: Path | bytes) -> list[str]:
-    content = file if isinstance(file, bytes) else content_of(file)
+    content = content_of(file)
     return [line for line in content.decode(errors="replace").splitlines() if line.strip()]
 
 
