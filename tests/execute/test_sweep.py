@@ -221,6 +221,35 @@ def test_bad_commands(cli: Cli, recipe: Path, words: str, told: str, monkeypatch
     assert not (recipe.parent / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("only", "kept"),
+    [
+        (["way=open"], {0.1}),
+        (["way=open, wide"], {0.2}),
+        (["way=open,open, wide"], {0.1, 0.2}),
+        (["way=open", "way=open, wide"], {0.1, 0.2}),
+        (["way=open, lam = 0.4,memory=30"], {0.4}),
+        (["memory=30,way=plain ,open, lam = 0.4"], {0.3, 0.4}),
+        (["memory=30", "seed=0"], {0.1, 0.2, 0.3, 0.4}),
+    ],
+)
+def test_names_with_commas_are_chosen_too(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only: list[str], kept: set[float]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = {"open": 0.1, "open, wide": 0.2, "plain": 0.3, "open, lam = 0.4": 0.4}
+    ways = "".join(f"    '{name}': {{set: {{lam: {lam}}}}}\n" for name, lam in names.items())
+    Path("named.yaml").write_text(f"scenario: digits-2\nmethod: md\nmemory: 30\naxes:\n  way:\n{ways}")
+    options = [word for one in only for word in ("--only", one)]
+    planned = json.loads(cli("sweep", "named.yaml", *options, "--plan", "--json").out)
+    wanted = mdcg.Sweep.read("named.yaml", only={"set.lam": [str(lam) for lam in kept]})
+    assert {name for group in planned["groups"] for name in group["runs"]} == {spec.name for spec in wanted.specs}
+    assert (
+        "unknown value of way in this recipe 'opne'; did you mean 'open'"
+        in cli("sweep", "named.yaml", "--only", "way=open, wide,opne").sentence()
+    )
+
+
 def test_without_ray(cli: Cli, recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     assert "pip install 'mdcg[cluster]'" in cli("sweep", recipe, "--on", "ray").sentence()

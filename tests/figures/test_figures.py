@@ -85,6 +85,16 @@ def test_runs_that_can_train_together_do(cli: Cli, runs: Path, tmp_path: Path) -
     assert all(run.has("confusion") and run.has("features") for run in found(runs))
 
 
+def test_another_head(cli: Cli, runs: Path, tmp_path: Path) -> None:
+    """Its figure stands beside that of the method's own head, under a name of its own."""
+    for head, name in ((), "gates-digits-3-m30"), (("--head", "open-gates"), "gates-digits-3-open-gates-m30"):
+        answer = cli("figure", "gates", *SMALL, *head, "--seeds", 0, "--runs", runs, "--out", tmp_path / "figures")
+        assert answer.code == 0, answer.err
+        assert (tmp_path / "figures" / f"{name}.svg").exists()
+        assert ("head open-gates" in answer.out) == bool(head)
+    assert {run.spec.head for run in found(runs)} == {"cascaded-gates", "open-gates"}
+
+
 def test_what_there_is(cli: Cli) -> None:
     paper = {"bias", "tradeoff", "floats", "gradients", "head-time", "head-growth", "sigmoid", "drift", "margin"}
     assert set(FIGURES.names()) == paper | {"forgetting", "confusion", "embedding", "gates"}
@@ -101,6 +111,8 @@ def test_what_there_is(cli: Cli) -> None:
         (("figure", "drift", *SMALL, "--seeds", "x"), "not a list of seeds"),
         (("figure", "drift", *SMALL, "--set", "lambda=1"), "unknown setting"),
         (("figure", "drift", *SMALL, "--methods", "replya"), "unknown method 'replya'; did you mean 'replay'?"),
+        (("figure", "gates", *SMALL, "--head", "open-gate"), "unknown head 'open-gate'; did you mean 'open-gates'?"),
+        (("figure", "gates", *SMALL, "--head", "incremental"), "the probe gates cannot look at md-cg: its head has no"),
         (("figure", "gradients", *SMALL, "--methods", "replay"), "the probe gradients cannot look at replay: it"),
         (("figure", "gates", *SMALL, "--methods", "replay"), "the probe gates cannot look at replay: its head has no"),
         (("figure", "drift", *SMALL, "--memory", "3"), "a memory of 3 cannot hold one image of each"),

@@ -66,6 +66,18 @@ def test_the_caption_counts(tmp_path: Path) -> None:
     assert "test images" not in said  # they may be held out
 
 
+def test_gates_that_open_further_than_one(tmp_path: Path) -> None:
+    """Then `closed` is below 0, where no scale of powers goes."""
+    rows = Gates().numbers([run_of(0, tmp_path), run_of(4, tmp_path)])
+    assert "below 0" not in Gates().caption(rows)
+    rows[1]["closed_mean"] = -0.4
+    picture = drawn(Gates(), rows)
+    assert faults(picture) == []
+    assert [ax.get_yscale() for ax in picture.axes] == ["linear", "log", "linear"]
+    assert picture.axes[0].get_ylim()[0] < -0.4
+    assert "on average over gates and images and at most (below 0: open further than 1);" in Gates().caption(rows)
+
+
 @pytest.mark.parametrize(
     ("memories", "seeds", "tasks"),
     [((500,), 1, 2), ((500,), 1, 20), ((500,), 3, 10), ((200, 500, 2000), 3, 5), ((200, 500, 2000), 3, 20)],

@@ -18,6 +18,7 @@ from mdcg.figures.plots.forgetting import Forgetting
 from mdcg.figures.plots.gradients import Gradients
 from mdcg.figures.plots.sigmoid import Sigmoid
 from mdcg.figures.plots.tradeoff import Tradeoff
+from mdcg.recipes.recipe import Recipe
 from tests.fake_runs import finished, spec
 from tests.figures.layout import drawn, faults
 
@@ -67,14 +68,16 @@ def test_of_many_tasks_some_are_drawn(seeds: int) -> None:
 
 
 def test_names_of_files(tmp_path: Path) -> None:
-    assert _stem("drift", "c10-5", []) == "drift-c10-5"
-    assert _stem("drift", "c10-5", [500]) == "drift-c10-5-m500"
-    assert _stem("floats", "c10-5", [200, 500]) == "floats-c10-5"
-    long = _stem("drift", "folder:/a/" + "very long/" * 60 + "birds-3", [])
+    assert _stem("drift", Recipe(scenario="c10-5")) == "drift-c10-5"
+    assert _stem("drift", Recipe(scenario="c10-5", memory=[500])) == "drift-c10-5-m500"
+    assert _stem("floats", Recipe(scenario="c10-5", memory=[200, 500])) == "floats-c10-5"
+    assert _stem("gates", Recipe(scenario="c10-5", memory=[500], head="my/own")) == "gates-c10-5-my-own-m500"
+    long = _stem("drift", Recipe(scenario="folder:/a/" + "very long/" * 60 + "birds-3"))
     assert len(long) < 70
     assert long.endswith("-birds-3")
     rows = Forgetting().numbers([finished(spec())])
-    made = _write("forgetting", Forgetting(), rows, "Two $ in a name: $x$.", tmp_path, "folder:$x$/y-5", [500])
+    stem = _stem("forgetting", Recipe(scenario="folder:$x$/y-5", memory=[500]))
+    made = _write("forgetting", Forgetting(), rows, "Two $ in a name: $x$.", tmp_path / stem)
     assert {file.name for file in made.files} == {
         f"forgetting-folder-x-y-5-m500.{kind}" for kind in ("svg", "png", "csv")
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,6 +60,8 @@ def sweep(
     if not plan and on is None:
         start_early(device, precision)
     from mdcg.execute.sweep import Sweep
+    from mdcg.recipes.document import read_document
+    from mdcg.recipes.grid import axis_labels
     from mdcg.report.sweep_tables import caption, sweep_json, sweep_table
     from mdcg.results.settings import of_sweep
 
@@ -66,7 +69,7 @@ def sweep(
     given = {key: value for key, value in asked.items() if value is not None}
     work = Sweep.read(
         recipe,
-        only=_wanted(only or []),
+        only=_wanted(only or [], axis_labels(read_document(recipe)) if only else {}),
         members=members,
         log=tuple(log or ()),
         probes=tuple(probe or ()),
@@ -105,17 +108,25 @@ def _say_what_is_undone(undone: Undone) -> None:
             say(f"mdcg: {then}", error=True)
 
 
-def _wanted(texts: list[str]) -> dict[str, list[str]]:
-    """Parse `method=md-cg,replay,memory=500`: a part without = is one more value."""
+def _wanted(texts: list[str], labels: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Parse `method=md-cg,replay,memory=500`: a part without = is one more value.
+
+    The names of an axis's values may have commas and = in them; of several that begin alike the longest is meant.
+    """
     wanted: dict[str, list[str]] = {}
-    key = ""
-    for part in ",".join(texts).split(",") if texts else []:
-        name, equals, value = part.partition("=")
-        if equals:
-            key, part = name.strip(), value
+    key, rest = "", ",".join(texts) if texts else None
+    while rest is not None:
+        rest = rest.strip()
+        own = [label for label in labels.get(key, ()) if f"{rest},".startswith(f"{label},")]
+        part = max(own, key=len, default=rest.split(",")[0])
+        name, equals, _ = part.partition("=")
+        if equals and not own:
+            key, rest = name.strip(), rest[len(name) + 1 :]
+            continue
         if not key or not part.strip():
             raise MdcgError(f"'{','.join(texts)}' says not what to keep; write --only method=md-cg,memory=500.")
         wanted.setdefault(key, []).append(part.strip())
+        rest = rest[len(part) + 1 :] if len(rest) > len(part) else None
     return wanted
 
 

@@ -75,7 +75,7 @@ def make(
     _train(by_name, probes, asked.scenario, context, retry)
     for name, figure in figures.items():
         rows, where = _numbers(name, figure, specs.get(name, []), asked)
-        done(_write(name, figure, rows, where, out, asked.scenario, asked.memory))
+        done(_write(name, figure, rows, where, out / _stem(name, asked)))
     return ProbeTime.of((Store(asked.out, tuple(probes[name])), spec) for name, spec in by_name.items())
 
 
@@ -174,16 +174,8 @@ def _writable(out: Path) -> None:
                 folder.rmdir()
 
 
-def _write(
-    name: str,
-    figure: Figure,
-    rows: Sequence[Row],
-    where: str,
-    out: Path,
-    scenario: str,
-    memory: Sequence[int],
-) -> WrittenFigure:
-    stem = _stem(name, scenario, memory)
+def _write(name: str, figure: Figure, rows: Sequence[Row], where: str, stem: Path) -> WrittenFigure:
+    """Write its files: `stem`, with what tells each kind behind it."""
     try:
         caption = f"{figure.caption(rows)} {where}"
         drawn = drawing(figure, rows, caption)
@@ -195,19 +187,23 @@ def _write(
             "damaged; remove the folders 'measured' of its runs, and ask for the figure again."
         ) from error
     contents = {"svg": drawn["svg"], "png": drawn["png"], "csv": table(rows).encode()}
+    files = {kind: stem.with_name(f"{stem.name}.{kind}") for kind in contents}
     for kind, content in contents.items():
-        write_atomic(out / f"{stem}.{kind}", content)
-    return WrittenFigure(name, [out / f"{stem}.{kind}" for kind in contents], caption)
+        write_atomic(files[kind], content)
+    return WrittenFigure(name, list(files.values()), caption)
 
 
-def _stem(name: str, scenario: str, memory: Sequence[int]) -> str:
-    """The name of the files: a folder's scenario, a long path, is cut, and a single memory size asked for is named.
+def _stem(name: str, asked: Recipe) -> str:
+    """The name of the files: a folder's scenario, a long path, is cut; a head, and a single memory size, are named.
 
-    >>> _stem("drift", "c10-5", [500]), _stem("floats", "folder:/my birds-3", [100, 200])
+    >>> _stem("drift", Recipe(scenario="c10-5", memory=[500])), _stem("floats", Recipe(scenario="folder:/my birds-3"))
     ('drift-c10-5-m500', 'floats-folder-my-birds-3')
+    >>> _stem("gates", Recipe(scenario="c10-5", head="open-gates"))
+    'gates-c10-5-open-gates'
     """
-    short = re.sub(r"[^A-Za-z0-9.-]+", "-", scenario).strip("-")[-60:]
-    return f"{name}-{short}-m{memory[0]}" if len(memory) == 1 else f"{name}-{short}"
+    said = (re.sub(r"[^A-Za-z0-9.-]+", "-", part).strip("-")[-60:] for part in (asked.scenario, asked.head or ""))
+    size = f"m{asked.memory[0]}" if len(asked.memory) == 1 else ""
+    return "-".join(part for part in (name, *said, size) if part)
 
 
 def drawing(

@@ -119,6 +119,11 @@ def expand(document: Document, given: Mapping[str, Any] | None = None) -> list[C
     return combined
 
 
+def axis_labels(document: Document) -> dict[str, list[str]]:
+    """The names of each axis's values."""
+    return {name: [one.label for one in _values(document, name, values)] for name, values in _axes(document).items()}
+
+
 def grid_cells(combinations: Sequence[Combination], load: Callable[[Recipe], Dataset]) -> list[GridCell]:
     """The runs of every combination; one that others mean as well (Naive has no memory) is the first one's."""
     found: list[GridCell] = []
@@ -152,16 +157,20 @@ def choose(
     """The runs that have one of the values wanted, of each axis or setting named."""
     # By label first: datasets of what is not wanted need not be there.
     likely = [one for one in combinations if _may_be(one, wanted)]
-    return _only(grid_cells(likely or combinations, load), wanted)
+    labels = {axis: {one.labels[axis] for one in combinations} for axis in combinations[0].labels}
+    return _only(grid_cells(likely or combinations, load), wanted, labels)
 
 
 def _may_be(one: Combination, wanted: Mapping[str, Sequence[str]]) -> bool:
     return all(one.labels[key] in values for key, values in wanted.items() if key in one.labels)
 
 
-def _only(found: Sequence[GridCell], wanted: Mapping[str, Sequence[str]]) -> list[GridCell]:
+def _only(
+    found: Sequence[GridCell], wanted: Mapping[str, Sequence[str]], labels: Mapping[str, set[str]]
+) -> list[GridCell]:
     for key, values in wanted.items():
         named = {value for cell in found for spec in cell.specs for value in _known(cell, spec, key)}
+        named |= labels.get(key, set())
         if not named and key != MEMORY:
             names = {name for cell in found for spec in cell.specs for name in spec.settings()}
             raise unknown("axis or setting", key, names | {axis for cell in found for axis in cell.labels})

@@ -45,7 +45,7 @@ NUMBERS = 6  # which stand side by side below a panel
 
 @FIGURES.register("gates")
 class Gates(RunFigure):
-    """MD-CG: how far gates close, how far their weights move, and how many predictions they change, task by task."""
+    """How far gates close (by default MD-CG's), how far their weights move, and how many predictions they change."""
 
     probes: ClassVar[tuple[str, ...]] = ("gates",)
     several: ClassVar[tuple[str, ...]] = ("memory",)
@@ -83,7 +83,7 @@ class Gates(RunFigure):
             values = [row[key] for row in rows for key in lines]
             if CHANGED in lines.values():  # it may be that none is
                 own[0].set_ylim(0, 1.1 * max(values) or 1)
-            else:
+            elif min(values) >= 0:  # else gates that may open further than 1 did so
                 style.powers_of_ten(own[0], values)
         axes[0].set_xlim(1.7, last + 0.3)
         axes[0].set_xticks(range(2, last + 1, -(-(last - 1) // NUMBERS)))
@@ -93,13 +93,15 @@ class Gates(RunFigure):
     def caption(self, rows: Sequence[Row]) -> str:
         changed, images = (sum(row[key] for row in rows) for key in ("changed", "images"))
         apart = max(abs(row["accuracy"] - row["accuracy_without"]) for row in rows)
+        further = " (below 0: open further than 1)" if min(row["closed_mean"] for row in rows) < 0 else ""
         return (
             "After each task from the second on, with the evaluated images of all classes seen. A: how far gates are "
-            "closed, 1 − sigmoid(γ g + β), on average over gates and images and at most; and at most, how much of a "
-            "class's logit the product of its gates takes away. B: how far weights and biases have moved since they "
-            "were initialised, on average (root mean square) and at most. C: predictions that become others when all "
-            f"gates are set to 1, in percent; of all runs and tasks together {changed:,} of {images:,}. With gates and "
-            f"without, the accuracy differs by at most {apart:.2g} percentage points. "
+            "closed, 1 − opening (the paper's: 1 − sigmoid(γ g + β)), on average over gates and images and at most"
+            f"{further}; and at most, how much of a class's logit the product of its gates takes away. B: how far "
+            "weights and biases have moved since they were initialised, on average (root mean square) and at most. C: "
+            "predictions that become others when all gates are set to 1, in percent; of all runs and tasks together "
+            f"{changed:,} of {images:,}. With gates and without, the accuracy differs by at most {apart:.2g} "
+            "percentage points. "
             f"{captions.averaged(rows, 'each seed as a thin line')}"
         )
 
