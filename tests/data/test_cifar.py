@@ -8,6 +8,7 @@ import hashlib
 import io
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ import torch
 
 from mdcg.data import cache, load, verify
 from mdcg.data.cifar import Cifar
+from mdcg.data.source import found
 from mdcg.errors import MdcgError
 from mdcg.testing import check_dataset
 from tests.data.conftest import Small, published, replaced
@@ -25,29 +27,30 @@ def pack(folder: Path, archive: Path) -> None:
         tar.add(folder, folder.name)
 
 
-def check_cifar(name: str, made: Cifar, train: np.ndarray, where: Path) -> None:
-    dataset = load(name, where)
-    skip = made.label_bytes
-    assert dataset.train.labels.tolist() == train[:, skip - 1].tolist()  # CIFAR-100: the fine label
-    for number in (0, 7, len(train) - 1):
-        planes = train[number, skip:].reshape(3, 32, 32)
-        assert (dataset.train.images[number].numpy() == planes.transpose(1, 2, 0)).all()
+def check_cifar(small: Small, where: Path) -> None:
+    """Compare what is read from a place with the bytes of the files."""
+    name, made, train, root = small
+    dataset, skip = load(name, where), made.label_bytes
+    files = [np.fromfile(root / made.folder / file, np.uint8) for file in made.test]
+    for split, records in ((dataset.train, train), (dataset.test, np.concatenate(files).reshape(-1, train.shape[1]))):
+        assert split.labels.tolist() == records[:, skip - 1].tolist()  # CIFAR-100: the fine label
+        assert (split.images.numpy() == records[:, skip:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)).all()
     assert dataset.class_names[3] == "name3"
     assert dataset.shape == (3, 32, 32)
     assert (dataset.padding, dataset.flip) == (4, True)
 
 
 def test_cifar_from_folder_and_archive(small_cifar: Small, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, made, train, root = small_cifar
-    check_cifar(name, made, train, root)
-    check_cifar(name, made, train, root / made.folder)
+    name, made, _, root = small_cifar
+    check_cifar(small_cifar, root)
+    check_cifar(small_cifar, root / made.folder)
     pack(root / made.folder, root / made.archive)
     published(made, root / made.archive, monkeypatch)
-    check_cifar(name, made, train, root / made.archive)
+    check_cifar(small_cifar, root / made.archive)
     elsewhere = root / "elsewhere"
     elsewhere.mkdir()
     (root / made.archive).rename(elsewhere / made.archive)
-    check_cifar(name, made, train, elsewhere)
+    check_cifar(small_cifar, elsewhere)
     assert "is whole" in verify(name, elsewhere)
 
 
@@ -55,9 +58,8 @@ def test_cifar_from_folder_and_archive(small_cifar: Small, monkeypatch: pytest.M
 def test_records_are_the_same_whatever_is_decoded_at_once(
     small_cifar: Small, piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name, made, train, root = small_cifar
     monkeypatch.setattr("mdcg.data.cifar.PIECE", piece)
-    check_cifar(name, made, train, root)
+    check_cifar(small_cifar, small_cifar[3])
 
 
 def test_second_start_does_not_read_the_source(small_cifar: Small, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,12 +70,13 @@ def test_second_start_does_not_read_the_source(small_cifar: Small, monkeypatch: 
 
 
 @pytest.mark.parametrize("as_archive", [False, True])
+@pytest.mark.parametrize("which", [0, -2, -1])  # the first and the last training file, and the test file
 def test_altered_and_truncated_files_are_named(
-    small_cifar: Small, as_archive: bool, monkeypatch: pytest.MonkeyPatch
+    small_cifar: Small, as_archive: bool, which: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, made, _, root = small_cifar
     where = root / made.folder
-    victim = where / next(iter(made.train))
+    victim = where / [*made.train, *made.test][which]
     whole = victim.read_bytes()
     for damaged in (whole[:-100], whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:]):
         victim.write_bytes(damaged)
@@ -93,6 +96,20 @@ def test_damaged_class_names(small_cifar: Small) -> None:
         (root / made.folder / made.names).write_bytes(content)
         with pytest.raises(MdcgError, match=rf"{made.names} holds \d class names in place of {made.classes}"):
             load(name, root)
+
+
+def test_a_file_that_vanishes_while_others_are_read(small_cifar: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, made, _, root = small_cifar
+    victim = root / made.folder / [*made.train][-1]
+
+    def found_and_gone(*given: Any) -> list[tuple[str, Path | bytes]]:
+        listed = list(found(*given))
+        victim.unlink()
+        return listed
+
+    monkeypatch.setattr("mdcg.data.cifar.found", found_and_gone)
+    with pytest.raises(MdcgError, match=rf"cannot read .*{victim.name}: No such file.*; check the file\."):
+        load(name, root)
 
 
 def test_missing_file_and_missing_folder(small_cifar: Small) -> None:
@@ -195,7 +212,7 @@ def test_download(server: str, small_cifar: Small, tmp_path: Path, monkeypatch: 
     with pytest.raises(MdcgError, match=f"run 'mdcg data get {name} --data {target}' first"):
         load(name, target)  # a folder that was named is not written to unasked
     load(name, target, download=True)
-    check_cifar(name, online, train, target)
+    check_cifar((name, online, train, root), target)
     assert (target / made.archive).exists()
     replaced(dataclasses.replace(made, url="http://127.0.0.1:9/no.tar.gz"), monkeypatch)
     empty = tmp_path / "empty"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import signal
 import sys
@@ -208,6 +209,7 @@ def test_time_that_is_left(recipe: Path, tmp_path: Path) -> None:
         ("RECIPE --only md-cg", "says not what to keep"),
         ("RECIPE --only method=", "says not what to keep"),
         ("RECIPE --only seed=7", "unknown value of seed"),
+        ("RECIPE --only method=memory=30", "unknown value of method in this recipe 'memory=30'"),
         ("RECIPE --only method=md-cg --only memory=60,seed=0 --on moon", "is no place to train on"),
         ("RECIPE --device tpu", "'device' is wrong"),
         ("RECIPE --precision fp8", "unknown precision"),
@@ -248,6 +250,17 @@ def test_names_with_commas_are_chosen_too(
         "unknown value of way in this recipe 'opne'; did you mean 'open'"
         in cli("sweep", "named.yaml", "--only", "way=open, wide,opne").sentence()
     )
+
+
+def test_some_of_a_recipe_from_a_pipe(cli: Cli, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can be read once only."""
+    monkeypatch.chdir(tmp_path)
+    reading, writing = os.pipe()
+    os.write(writing, recipe.read_bytes())
+    os.close(writing)
+    answer = cli("sweep", f"/dev/fd/{reading}", "--only", "method=md-cg,memory=30", "--plan", "--json")
+    os.close(reading)
+    assert sum(len(group["runs"]) for group in json.loads(answer.out)["groups"]) == 3
 
 
 def test_without_ray(cli: Cli, recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,9 +67,10 @@ def sweep(
 
     asked = {"seeds": seeds, "preset": preset, "out": out, "data": data, "device": device, "precision": precision}
     given = {key: value for key, value in asked.items() if value is not None}
-    work = Sweep.read(
-        recipe,
-        only=_wanted(only or [], axis_labels(read_document(recipe)) if only else {}),
+    document = read_document(recipe)
+    work = Sweep.of(
+        document,
+        only=_wanted(only or [], axis_labels(document) if only else {}),
         members=members,
         log=tuple(log or ()),
         probes=tuple(probe or ()),
@@ -114,19 +115,19 @@ def _wanted(texts: list[str], labels: Mapping[str, Sequence[str]]) -> dict[str, 
     The names of an axis's values may have commas and = in them; of several that begin alike the longest is meant.
     """
     wanted: dict[str, list[str]] = {}
-    key, rest = "", ",".join(texts) if texts else None
+    key, named, rest = "", False, ",".join(texts) if texts else None
     while rest is not None:
         rest = rest.strip()
         own = [label for label in labels.get(key, ()) if f"{rest},".startswith(f"{label},")]
         part = max(own, key=len, default=rest.split(",")[0])
         name, equals, _ = part.partition("=")
-        if equals and not own:
-            key, rest = name.strip(), rest[len(name) + 1 :]
+        if equals and not own and not named:
+            key, named, rest = name.strip(), True, rest[len(name) + 1 :]
             continue
         if not key or not part.strip():
             raise MdcgError(f"'{','.join(texts)}' says not what to keep; write --only method=md-cg,memory=500.")
         wanted.setdefault(key, []).append(part.strip())
-        rest = rest[len(part) + 1 :] if len(rest) > len(part) else None
+        named, rest = False, rest[len(part) + 1 :] if len(rest) > len(part) else None
     return wanted
 
 

@@ -73,7 +73,7 @@ class Cifar(Published):
         return arrays(train, test, names)
 
     def _decoded(self, files: Sequence[npt.NDArray[np.uint8]]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-        """The images and labels of some files' records; the planes of many images are interleaved side by side."""
+        """The images and labels of some files' records; the planes are interleaved by several threads at once."""
         pieces = [piece for records in files for piece in np.split(records, range(PIECE, len(records), PIECE))]
         ends = np.cumsum([len(piece) for piece in pieces])
         images = np.empty((ends[-1], 32, 32, 3), np.uint8)

@@ -112,7 +112,7 @@ def check(content: Arrays, shape: tuple[int, int, int] | None) -> None:
             raise ValueError(f"its {split} images have shape {found}, not {wanted} (channels, height, width)")
         if len(images) != len(labels):
             raise ValueError(f"it has {len(images)} {split} images and {len(labels)} labels of them")
-        own = labels.numpy()  # whose operations take one thread: others would wait for the cores that compile kernels
+        own = labels.numpy()  # with one thread: torch's would wait for each other while the cores compile kernels
         low, top = int(own.min()), int(own.max())
         if low < 0 or top >= classes:
             raise ValueError(f"its {split} labels go from {low} to {top}, but {classes} classes are 0 to {classes - 1}")

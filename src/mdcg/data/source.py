@@ -135,7 +135,9 @@ def content_of(file: Path | bytes) -> bytes:
         with open_file(file) as opened:
             return opened.read()
     except OSError as error:
-        raise MdcgError(f"cannot read {shown(file)}: {error.strerror}; check the file.") from error
+        raise machine_trouble(error) or MdcgError(
+            f"cannot read {shown(file)}: {error.strerror}; check the file."
+        ) from error
 
 
 @dataclass

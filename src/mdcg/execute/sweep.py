@@ -71,9 +71,7 @@ class Sweep:
     @classmethod
     def read(cls, recipe: Path | str, **how: Any) -> Sweep:
         """The sweep of a YAML file, or of a recipe that comes with mdcg; `how` are the keywords of `of`."""
-        document = read_document(recipe)
-        made = cls.of(document, **how)
-        return made if "title" in document.content else replace(made, title=Path(recipe).stem)
+        return cls.of(read_document(recipe), **how)
 
     @classmethod
     def of(
@@ -112,7 +110,8 @@ class Sweep:
         paths = {one.recipe.weights for one in found}
         files = [WeightsFile.of(path) for path in paths if path and path.is_file()]  # of what is not wanted, maybe none
         context = replace(context, weights={file.digest: file for file in files})
-        return cls(cells, context, base.title or _title(cells, base.preset))
+        name = document.path.stem if document.path else ""
+        return cls(cells, context, base.title or name or _title(cells, base.preset))
 
     @property
     def specs(self) -> list[RunSpec]:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -68,13 +67,12 @@ class Conv2d(nn.Module):
     def initialise(self, rngs: Sequence[np.random.Generator]) -> None:
         scale = np.float32(np.sqrt(2 / self.fan))
 
-        def fill(weight: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
-            weight[:] = scale * rng.standard_normal(weight.shape, np.float32)
+        def fill(weight: Tensor, rng: np.random.Generator) -> None:
+            weight.copy_(torch.from_numpy(scale * rng.standard_normal(weight.shape, np.float32)))
 
-        # By numpy, in one thread each: torch's would wait for the cores that compile kernels.
-        weights = self.weight.detach().numpy()
+        weights = self.weight.detach()
         assert len(weights) == len(rngs)
-        if weights[0].size < MANY:
+        if weights[0].numel() < MANY:
             for member in zip(weights, rngs, strict=True):
                 fill(*member)
             return

@@ -75,8 +75,10 @@ class State:
 def fresh(group: Group, compute: Compute) -> State:
     """The state of a group before task 1."""
     training, members = group.training, group.members
+    with compute.settings(threads=1):  # several would wait for each other while the cores compile kernels
+        model = _new_model(group)
     return State(
-        model=_new_model(group).to(compute.device, compute.dtype),
+        model=model.to(compute.device, compute.dtype),
         optimizer=make_optimizer(group, compute),
         memories=empty_memories(group),
         correct=np.zeros((len(members), training.tasks, group.classes), np.int64),
