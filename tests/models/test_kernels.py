@@ -87,7 +87,7 @@ def relative(ours: Tensor, reference: Tensor) -> float:
     ("members", "images", "side", "blocks", "widths", "large_stem"),
     [
         (1, 3, 8, 2, (16, 32), False),
-        (2, 5, 7, 1, (16, 32), False),
+        (2, 3, 7, 1, (16, 32), False),
         (2, 3, 15, 1, (16, 32), True),
         (1, 3, 16, 1, (64, 128), True),
         pytest.param(1, 5, 64, 2, (64, 128, 256, 512), True, marks=pytest.mark.slow),
@@ -167,7 +167,7 @@ def test_a_weight_gradient_in_few_parts(monkeypatch: pytest.MonkeyPatch, taps: i
 def test_parts_of_a_weight_gradient_are_added_up(
     monkeypatch: pytest.MonkeyPatch, inputs: int, side: int, stride: int, chosen: dict[str, Any], parts: int
 ) -> None:
-    """In groups or, if they are few, all at once; and to the same bits the next time."""
+    """In groups or, if they are few, all at once; and on a GPU to the same bits the next time."""
     usual, span = tiles.weight_tile, layer._span
     counts: list[int] = []
 
@@ -183,11 +183,11 @@ def test_parts_of_a_weight_gradient_are_added_up(
     x = torch.randn(members, images, side, side, inputs, device=DEVICE)
     dy = torch.randn(members, images, side // stride, side // stride, outputs, device=DEVICE)
     found = []
-    for _ in range(2):
+    for _ in range(2 if DEVICE.type == "cuda" else 1):  # the interpreter has an order
         tickets = torch.zeros(3, tiles.PROGRAMS, dtype=torch.int32, device=DEVICE)
         found.append(Layer(module, norms, module.taps(), None, "ieee", tickets).weight_gradient(x, dy))
-    assert counts == [parts, parts]
-    assert torch.equal(*found)
+    assert set(counts) == {parts}
+    assert all(torch.equal(found[0], again) for again in found[1:])
     for k in range(members):
         weight = torch.zeros(module.weight.shape[1:], dtype=torch.float64, device=DEVICE, requires_grad=True)
         y = F.conv2d(x[k].permute(0, 3, 1, 2).double(), weight, stride=stride, padding=1)

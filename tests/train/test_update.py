@@ -234,15 +234,17 @@ def test_a_head_that_grows() -> None:
 def test_whole_runs_alone_in_company_and_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
     """To the bit, with members that rest, a head that grows and a schedule; and close to those of the plain update."""
     group = groups.toy_group(
-        toy_dataset([21, 30, 24, 18]),
+        toy_dataset([7, 10, 8, 6]),  # few: the interpreter takes programs one by one, of which each image needs some
         "replay",
-        [(0, 12, {}), (1, 12, {})],
+        [(0, 4, {}), (1, 4, {})],
         tasks=2,
         epochs=1,
+        batch_size=5,
         numbers=[{"lr": 0.1}, {"lr": 0.02, "momentum": 0.5, "weight_decay": 0.01, "clip": 1.0, "head_lr": 0.05}],
         schedule="cosine",
     )
     plain = groups.trained(group)
+    monkeypatch.setattr(update, "BLOCK", 2**14)
     monkeypatch.setattr(Compute, "fused", True)
     monkeypatch.setattr(SGD, "_update", lambda *arguments: pytest.fail("not fused"))
     fused = groups.trained(group)

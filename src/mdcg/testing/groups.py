@@ -102,7 +102,8 @@ def reason(error: Exception) -> str:
 @contextlib.contextmanager
 def no_global_draws(what: str) -> Iterator[None]:
     def generators() -> list[object]:
-        return [torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()]  # noqa: NPY002
+        _, words, *others = np.random.get_state(legacy=True)  # noqa: NPY002
+        return [torch.get_rng_state().numpy().tobytes(), (words.tobytes(), others), random.getstate()]
 
     before = generators()
     yield

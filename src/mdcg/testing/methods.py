@@ -89,7 +89,7 @@ def check_method(method: type[Method] | str, **settings: Any) -> None:
                 check_resumed(group, together)
         for head in HEADS.names():
             if _suits(kind, head):
-                group = toy_group(toy_dataset([18] * 4), kind, [(0, 8, settings), (1, 8, settings)], 2, head, epochs=1)
+                group = toy_group(toy_dataset([10] * 4), kind, [(0, 8, settings), (1, 8, settings)], 2, head, epochs=1)
                 with named_in_errors(f"with the head {head}"):
                     check_finite(group, trained(group))
 
