@@ -103,7 +103,7 @@ def reason(error: Exception) -> str:
 def no_global_draws(what: str) -> Iterator[None]:
     def generators() -> list[object]:
         _, words, *others = np.random.get_state(legacy=True)  # noqa: NPY002
-        return [torch.get_rng_state().numpy().tobytes(), (words.tobytes(), others), random.getstate()]
+        return [torch.get_rng_state().numpy().tobytes(), (np.asarray(words).tobytes(), others), random.getstate()]
 
     before = generators()
     yield
