@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from mdcg.models import kernels
 from mdcg.models.layers import Conv2d
 from mdcg.testing import groups, toy_dataset
+from mdcg.train.epoch import steps_per_epoch
 from mdcg.train.optimizer import SGD, AdamW, Optimizer
 from mdcg.train.precision import Compute
 
@@ -234,7 +235,7 @@ def test_a_head_that_grows() -> None:
 def test_whole_runs_alone_in_company_and_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
     """To the bit, with members that rest, a head that grows and a schedule; and close to those of the plain update."""
     group = groups.toy_group(
-        toy_dataset([7, 10, 8, 6]),  # few: the interpreter takes programs one by one, of which each image needs some
+        toy_dataset([4, 12, 5, 9]),  # few: the interpreter takes programs one by one, of which each image needs some
         "replay",
         [(0, 4, {}), (1, 4, {})],
         tasks=2,
@@ -243,6 +244,7 @@ def test_whole_runs_alone_in_company_and_resumed(monkeypatch: pytest.MonkeyPatch
         numbers=[{"lr": 0.1}, {"lr": 0.02, "momentum": 0.5, "weight_decay": 0.01, "clip": 1.0, "head_lr": 0.05}],
         schedule="cosine",
     )
+    assert all(len(set(steps_per_epoch(group, task).tolist())) == 2 for task in range(2))  # so that one rests
     plain = groups.trained(group)
     monkeypatch.setattr(update, "BLOCK", 2**14)
     monkeypatch.setattr(Compute, "fused", True)

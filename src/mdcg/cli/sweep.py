@@ -115,20 +115,22 @@ def _wanted(texts: list[str], labels: Mapping[str, Sequence[str]]) -> dict[str, 
     The names of an axis's values may have commas and = in them; of several that begin alike the longest is meant.
     """
     wanted: dict[str, list[str]] = {}
-    key, named, rest = "", False, ",".join(texts) if texts else None
+    key, rest = "", ",".join(texts) if texts else None
     while rest is not None:
         rest = rest.strip()
-        own = [label for label in labels.get(key, ()) if f"{rest},".startswith(f"{label},")]
-        part = max(own, key=len, default=rest.split(",")[0])
-        name, equals, _ = part.partition("=")
-        if equals and not own and not named:
-            key, named, rest = name.strip(), True, rest[len(name) + 1 :]
-            continue
-        if not key or not part.strip():
+        if "=" in rest.split(",")[0] and not _label(rest, labels.get(key, ())):
+            key, rest = (part.strip() for part in rest.split("=", 1))
+        value = _label(rest, labels.get(key, ())) or rest.split(",")[0]
+        if not key or not value.strip():
             raise MdcgError(f"'{','.join(texts)}' says not what to keep; write --only method=md-cg,memory=500.")
-        wanted.setdefault(key, []).append(part.strip())
-        named, rest = False, rest[len(part) + 1 :] if len(rest) > len(part) else None
+        wanted.setdefault(key, []).append(value.strip())
+        rest = rest[len(value) + 1 :] if len(rest) > len(value) else None
     return wanted
+
+
+def _label(text: str, labels: Sequence[str]) -> str:
+    """The longest label that a text begins with, up to a comma or its end; empty if there is none."""
+    return max((label for label in labels if f"{text},".startswith(f"{label},")), key=len, default="")
 
 
 def _executor(on: str | None, jobs_per_gpu: int | None) -> Executor | None:

@@ -78,10 +78,11 @@ class Cifar(Published):
         ends = np.cumsum([len(piece) for piece in pieces])
         images = np.empty((ends[-1], 32, 32, 3), np.uint8)
 
-        def interleave(place: npt.NDArray[np.uint8], piece: npt.NDArray[np.uint8]) -> None:
+        def interleave(both: tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]) -> None:
+            place, piece = both
             place[:] = piece[:, self.label_bytes :].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
 
-        list(ahead(lambda both: interleave(*both), zip(np.split(images, ends[:-1]), pieces, strict=True)))
+        list(ahead(interleave, zip(np.split(images, ends[:-1]), pieces, strict=True)))
         return images, np.concatenate([records[:, self.label_bytes - 1] for records in files])
 
 
