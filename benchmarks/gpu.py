@@ -4,6 +4,7 @@
                              [--out benchmarks/results]
     python benchmarks/gpu.py --method md-replay [--task 2] [--memory 500] [--backbone …] [--members …] …
     python benchmarks/gpu.py --method gem [--task 5] [--apart] …
+    python benchmarks/gpu.py --recipe ablation-md-replay [--cell "C10-5, 2000"] [--task 2] [--members 20] …
 
 ResNet-20 on C10-5 or ResNet-18 on TyM-10, batch 32 and as many images from memory; random images of the dataset's
 shape and number, whose content does not matter for the time. Steps are measured in task 2, by device events over
@@ -17,7 +18,8 @@ and its share. It is a plain step, with the kernels of a graph's; only the pause
 
 The second form is for any other method, as it trains by default: a step of one task. The steps of GEM grow with the
 tasks, so that it is the last one unless another is asked for; its past tasks go in as few passes as may be or, with
---apart, in a pass each. These forms only print.
+--apart, in a pass each. The third form is for the settings of a recipe, all of them or those whose label begins with
+--cell, each with so many seeds. These forms only print.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,10 +39,15 @@ from typing import Any
 import torch
 from step import processor
 from torch.profiler import ProfilerActivity, profile
-from workload import Workload, workload_of
+from workload import Workload, random_dataset, workload_of
 
-from mdcg.data import Dataset
+from mdcg.data import Dataset, record_of
+from mdcg.errors import MdcgError
+from mdcg.execute.cost import group_of
 from mdcg.methods import METHODS
+from mdcg.recipes.document import read_document
+from mdcg.recipes.grid import expand, grid_cells, label
+from mdcg.scenario import parse
 from mdcg.train import past_tasks
 from mdcg.train import state as states
 from mdcg.train.checkpoint import Checkpoints
@@ -57,6 +64,7 @@ from mdcg.train.state import State
 BACKBONES = {"resnet20": "ResNet-20", "resnet18": "ResNet-18"}
 PROFILED = 5  # steps, of which a mean is taken
 LONGEST, WIDEST = 40, 100  # kernels of a table, characters of their names
+HEADINGS = f"{'K':>3} {'':5}{'ms/step':>9}{'/member':>9}{'capture':>9}{'GiB':>6}"  # of `step_row`
 PARTS = ("data", "forward", "backward", "update", "evaluation", "capture", "checkpoint")
 
 
@@ -274,7 +282,7 @@ def one_step(workload: Workload, asked: argparse.Namespace) -> None:
         past_tasks.AT_ONCE = 1 if asked.apart else past_tasks.AT_ONCE
         about += ", a pass for each past task" if asked.apart else ", past tasks together"
     print(f"{about}; task {task}")
-    print(f"{'K':>3} {'':5}{'ms/step':>9}{'/member':>9}{'capture':>9}{'GiB':>6}")
+    print(HEADINGS)
     dataset = workload.dataset()
     for precision in asked.precisions:
         groups = [workload.group(members, dataset, method, memory) for members in asked.members]
@@ -283,6 +291,33 @@ def one_step(workload: Workload, asked: argparse.Namespace) -> None:
         if asked.profile:
             most = max(groups, key=lambda group: len(group.members))
             print(kernel_table(kernels_of_step(most, precision, task - 1), len(most.members), precision), flush=True)
+
+
+def settings_of(recipe: str, members: int, begins: str = "") -> Iterator[tuple[str, Group]]:
+    """The settings of a recipe whose label begins so, each as a group of so many seeds, on random images."""
+    datasets: dict[str, Dataset] = {}
+
+    def load(name: str) -> Dataset:
+        if name not in datasets:
+            datasets.clear()  # one at a time: they are large
+            datasets[name] = random_dataset(record_of(name))
+        return datasets[name]
+
+    found = expand(read_document(recipe), {"seeds": list(range(members))})
+    for combination in found:
+        for cell in grid_cells([combination], lambda recipe: load(parse(recipe.scenario)[0])):
+            if label(cell).startswith(begins):
+                yield label(cell), group_of(cell.specs, load(parse(cell.specs[0].scenario)[0]))
+
+
+def steps_of_recipe(asked: argparse.Namespace) -> None:
+    """Print the table of a recipe's settings."""
+    task = asked.task or 2
+    print(f"{asked.recipe}; task {task}\n{HEADINGS}")
+    for precision in asked.precisions:
+        for members in asked.members or (20,):
+            for name, group in settings_of(asked.recipe, members, asked.cell):
+                print(f"{step_row(group, precision, task - 1, asked.repeats)}  {name}", flush=True)
 
 
 def md_cg(workload: Workload, asked: argparse.Namespace, about: dict[str, Any]) -> None:
@@ -327,13 +362,14 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=25)
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--method", choices=METHODS.names(), default="md-cg")
+    parser.add_argument("--recipe")
+    parser.add_argument("--cell", default="")
     parser.add_argument("--task", type=int)
     parser.add_argument("--memory", type=int)
     parser.add_argument("--apart", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     asked = parser.parse_args()
     workload = workload_of(asked.backbone)
-    asked.members = asked.members or workload.members
     if asked.task is not None and not 1 <= asked.task <= workload.tasks:
         parser.error(f"{workload.title} has tasks 1 to {workload.tasks}")
     if not torch.cuda.is_available():
@@ -348,6 +384,13 @@ def main() -> None:
     }
     print(head(about))
     with kept_on_device():
+        if asked.recipe:
+            try:
+                steps_of_recipe(asked)
+            except MdcgError as error:
+                raise SystemExit(str(error)) from None
+            return
+        asked.members = asked.members or workload.members
         if asked.method == "md-cg":
             md_cg(workload, asked, about)
         else:

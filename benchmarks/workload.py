@@ -10,8 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from mdcg.data import Dataset, Split
+from mdcg.data.record import DatasetRecord
+from mdcg.data.stand_in import stand_in
 from mdcg.methods import Method
 from mdcg.methods.md_cg import MDCG
 from mdcg.models import HEADS
@@ -51,9 +54,7 @@ class Workload:
 
     def _split(self, per_class: int) -> Split:
         labels = np.repeat(np.arange(self.classes), per_class)
-        shape = (self.side, self.side, 3)
-        some = np.random.default_rng(0).integers(0, 256, (min(DIFFERENT, len(labels)), *shape), dtype=np.uint8)
-        return Split(torch.from_numpy(np.resize(some, (len(labels), *shape))), labels)
+        return Split(noise(len(labels), self.side, self.side, 3), labels)
 
     def group(self, members: int, dataset: Dataset, method: Method | None = None, memory: int | None = None) -> Group:
         """So many runs of MD-CG, or of another method, with the training that it brings."""
@@ -68,6 +69,21 @@ class Workload:
         numbers = Numbers(**own)
         runs = tuple(Member(seed, memory or self.memory, chosen, settings, numbers) for seed in range(members))
         return Group(training, runs, dataset)
+
+
+def noise(count: int, *shape: int) -> Tensor:
+    """So many random images, the first of them different ones."""
+    some = np.random.default_rng(0).integers(0, 256, (min(DIFFERENT, count), *shape), dtype=np.uint8)
+    return torch.from_numpy(np.resize(some, (count, *shape)))
+
+
+def random_dataset(record: DatasetRecord) -> Dataset:
+    """A dataset as its record tells of it, with random images."""
+    blank = stand_in(record)
+    if blank is None:
+        raise SystemExit(f"how many images {record.name} has is not known before it is read; take another recipe.")
+    train, test = (Split(noise(*split.images.shape), split.labels) for split in (blank.train, blank.test))
+    return replace(blank, train=train, test=test)
 
 
 C10_5 = Workload(

@@ -21,7 +21,7 @@ from mdcg.train.precision import compute
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 
 import start
-from gpu import Kernel, Row, begin, by_name, kernel_table, launched, write
+from gpu import Kernel, Row, begin, by_name, kernel_table, launched, settings_of, write
 from start import is_trial, part_of, seconds_by_part
 from workload import BATCH, C10_5, TYM_10, Workload, workload_of
 
@@ -61,6 +61,25 @@ def test_a_step_of_a_later_task(name: str | None) -> None:
     assert own == ((0.1, 5e-4, "cosine", ("randaugment",)) if name == "md-replay" else (0.01, 0, "constant", ()))
     assert (draws.labels[:, :, BATCH:] < 20).all()
     assert (draws.labels[:, :, :BATCH] >= 20).all()
+
+
+def test_settings_of_a_recipe() -> None:
+    """Of one cell, in the recipe's order, as their runs would train: what is left out is left out."""
+    found = dict(settings_of("ablation-md-replay", 3, "C100-10, 2000"))
+    assert list(found)[:3] == [
+        f"C100-10, 2000, {name}" for name in ("md-replay", "without replay", "without the margin")
+    ]
+    assert len(found) == 14
+    groups = {name.removeprefix("C100-10, 2000, "): group for name, group in found.items()}
+    whole = groups["md-replay"]
+    assert [member.seed for member in whole.members] == [0, 1, 2]
+    assert {member.memory for member in whole.members} == {2000}
+    assert (whole.training.batch_size, whole.training.tasks, len(whole.dataset.train)) == (16, 10, 50_000)
+    assert whole.training.augment == ("randaugment",)
+    assert groups["without RandAugment"].training.augment == ()
+    assert groups["without a teacher"].method.needs_teacher() is False
+    assert groups["without decay"].members[0].numbers.weight_decay == 0 < whole.members[0].numbers.weight_decay
+    assert groups["lr 0.01, constant"].training.schedule == "constant"
 
 
 def test_what_a_device_does_is_counted_by_name() -> None:
