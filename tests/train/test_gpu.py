@@ -407,7 +407,7 @@ def test_numbers_of_each_member(optimizer: str, augment: tuple[str, ...]) -> Non
         {"lr": 0.002, "weight_decay": 0.01, "clip": 1.0, "warmup": 0.2, "label_smoothing": 0.1, "mix_alpha": 0.4},
     ]
     who: list[tuple[int, int, dict[str, float]]] = [(0, 40, {}), (1, 60, {})]
-    dataset = toy_dataset([320, 280, 320, 300], side=32, channels=3)
+    dataset = toy_dataset([320, 280, 320, 300], side=8, channels=3)  # larger ones would keep the CPU for minutes
     words: dict[str, Any] = {"backbone": "resnet20", "batch_size": 32, "epochs": 1, "schedule": "cosine"}
     group = toy_group(dataset, "replay", who, tasks=2, numbers=numbers, optimizer=optimizer, augment=augment, **words)
     gpu, cpu = compute("cuda", "fp64"), compute("cpu", "fp64")
