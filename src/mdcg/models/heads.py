@@ -30,12 +30,16 @@ class Head(nn.Module):
     settings: ClassVar[dict[str, tuple[float, str]]] = {}
     summary: ClassVar[str] = "one linear layer that grows with the classes"
     grows: ClassVar[bool] = True  # it has a logit for every class learned so far, and no others
+    #: The layer that is fitted to the memory as each task but the first ends, by itself; "": none. See `train.fitting`.
+    fitted: ClassVar[str] = ""
 
-    def __init__(self, members: int, features: int) -> None:
+    def __init__(self, members: int, features: int, **settings: Sequence[float]) -> None:
         super().__init__()
         self.sizes: list[int] = []  # classes of each task so far
         self.total = 0  # classes there will be in the end, where that is known
         self.classifier = Linear(members, features)
+        for name in self.settings:
+            self.register_buffer(name, torch.tensor(settings[name], dtype=torch.float64))  # (K,)
 
     @classmethod
     def check(cls, settings: Mapping[str, float]) -> None:
@@ -80,10 +84,8 @@ class CascadedGates(Head):
     incidence: Tensor
 
     def __init__(self, members: int, features: int, **settings: Sequence[float]) -> None:
-        super().__init__(members, features)
+        super().__init__(members, features, **settings)
         self.gates = Linear(members, features)
-        for name in self.settings:
-            self.register_buffer(name, torch.tensor(settings[name], dtype=torch.float64))  # (K,)
         self.register_buffer("incidence", torch.zeros(0, 0), persistent=False)  # (gates, classes), 0 or 1
 
     def grow(self, classes: int, head_rngs: Rngs, gate_rngs: Rngs) -> None:
@@ -194,6 +196,49 @@ class SingleOpenGate(OpenGates, SingleGate):
     summary: ClassVar[str] = "open gates, one for each past class, at linear cost; not in the paper"
 
 
+PENALTY = (0.1, "weight of the penalty on what the fit to the memory changes")
+
+
+class FittedGates(SingleOpenGate):
+    """One open gate per past class, which the fit to the memory may close, or open up to 2 (`train.fitting`).
+
+    In a task's steps gates are trained too, by a loss that sees more of the new classes than of the past ones.
+    """
+
+    settings: ClassVar[dict[str, tuple[float, str]]] = {
+        **OpenGates.settings,
+        "cap": (2.0, OpenGates.settings["cap"][1]),
+        "penalty": PENALTY,
+    }
+    summary: ClassVar[str] = (
+        "open gates, one for each past class, fitted to the memory after each task; not in the paper"
+    )
+    fitted: ClassVar[str] = "gates"
+
+    @classmethod
+    def check(cls, settings: Mapping[str, float]) -> None:
+        super().check(settings)
+        _check_penalty(settings)
+
+
+class FittedClassifier(Head):
+    """One linear layer that is fitted to the memory after each task (`train.fitting`): what gates have to beat."""
+
+    settings: ClassVar[dict[str, tuple[float, str]]] = {"penalty": PENALTY}
+    summary: ClassVar[str] = "one linear layer that grows, fitted to the memory after each task; not in the paper"
+    fitted: ClassVar[str] = "classifier"
+
+    @classmethod
+    def check(cls, settings: Mapping[str, float]) -> None:
+        _check_penalty(settings)
+
+
+def _check_penalty(settings: Mapping[str, float]) -> None:
+    if settings["penalty"] < 0:
+        told = f"the penalty of a fit cannot be {settings['penalty']:g}; give 0 or more."
+        raise MdcgError(told, about="set.penalty")
+
+
 class FixedHead(Head):
     """One linear layer with a logit for every class there will be, all of them in the softmax from the start."""
 
@@ -253,6 +298,8 @@ HEADS.register("single-gate")(SingleGate)
 HEADS.register("scalar-gates")(ScalarGates)
 HEADS.register("open-gates")(OpenGates)
 HEADS.register("single-open-gate")(SingleOpenGate)
+HEADS.register("fitted-gates")(FittedGates)
+HEADS.register("fitted-classifier")(FittedClassifier)
 HEADS.register("simplex")(Simplex)
 
 

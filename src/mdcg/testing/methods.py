@@ -116,7 +116,8 @@ def _built(kind: type[Method], settings: Settings) -> Method:
 
 
 def _suits(kind: type[Method], head: str) -> bool:
-    return kind.needs_head == "any" or HEADS[head].grows == (kind.needs_head == "growing")
+    grows_right = kind.needs_head == "any" or HEADS[head].grows == (kind.needs_head == "growing")
+    return grows_right and (kind.uses_memory or not HEADS[head].fitted)
 
 
 def _check_declarations(kind: type[Method], settings: Settings) -> None:

@@ -21,6 +21,7 @@ from mdcg.train import state as states
 from mdcg.train.augment import Pixels
 from mdcg.train.epoch import KEPT_AT, EpochDraws, Prefetcher, steps_per_epoch
 from mdcg.train.evaluate import evaluate, logits_of
+from mdcg.train.fitting import fit_head
 from mdcg.train.graph import WARM_UP, GraphedSteps
 from mdcg.train.group import Group
 from mdcg.train.images import on_device
@@ -137,6 +138,7 @@ class Trainer:
                     self._look(state, 0)
                 state.model.train()
                 self._train_epoch(state)
+                self._fit_head(state)
                 self._look(state, state.epoch + 1)
                 self._finish_epoch(state)
                 if time.perf_counter() >= self._save_again:
@@ -175,6 +177,13 @@ class Trainer:
             if not ends and self._evaluates_at(state):
                 self._evaluate_within(state)
         self.compute.wait()
+        state.seconds += time.perf_counter() - started
+
+    def _fit_head(self, state: State) -> None:
+        """After the last step of a task, fit to the memory what the head wants to be fitted."""
+        started = time.perf_counter()
+        if state.epoch + 1 == self.group.training.epochs and self.group.stages.closes(state.task):
+            fit_head(state, self.group, self.images, self.pixels, self.compute)
         state.seconds += time.perf_counter() - started
 
     def _next_look(self, step: int, last: int) -> int:

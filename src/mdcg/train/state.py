@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -155,6 +155,18 @@ def end_task(state: State, group: Group) -> None:
     if state.task + 1 == len(group.sizes) or group.begins_anew(state.task + 1):
         state.teacher = state.start = None
     state.begun = False
+    _take_in(state, group)
+
+
+def memories_after(state: State, group: Group) -> list[Memory]:
+    """The memories as they will be when the current task has ended."""
+    later = replace(state, memories=copy.deepcopy(state.memories))
+    _take_in(later, group)
+    return later.memories
+
+
+def _take_in(state: State, group: Group) -> None:
+    """Let the memories have images of the current task, if they have none yet."""
     if group.online or not group.method.fills_memory_first():
         fill_memories(state, group, state.task)
 
