@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
-import numpy as np
 import pytest
 import sklearn.datasets
 import torch
@@ -25,11 +24,9 @@ from torch import Tensor
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before any kernel is defined
     if importlib.util.find_spec("triton"):
-        from triton.runtime.interpreter import InterpreterBuilder
+        from tests import interpreter
 
-        # As GPUs do it: of a number and of what is none, the maximum is the number.
-        InterpreterBuilder.create_maxnumf = lambda self, lhs, rhs: self.binary_op(lhs, rhs, np.fmax)
-        InterpreterBuilder.create_minnumf = lambda self, lhs, rhs: self.binary_op(lhs, rhs, np.fmin)
+        interpreter.prepare()
 
 from mdcg.cli import main
 from mdcg.methods import METHODS
