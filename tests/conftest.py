@@ -175,7 +175,7 @@ def published_settings(method: str) -> dict[str, Any]:
 RECIPE = """
 scenario: digits-2
 epochs: 1
-batch_size: 42
+batch_size: 21
 seeds: 0-2
 axes:
   method: [replay, md-cg]

@@ -26,7 +26,7 @@ from mdcg.testing.forked import Server, as_nobody
 from tests.conftest import Answer, Cli
 from tests.data.conftest import save_image
 
-QUICK = ["--scenario", "digits-2", "--epochs", "1", "--batch-size", "128"]
+QUICK = ["--scenario", "digits-2", "--epochs", "1", "--batch-size", "64"]
 
 
 def test_json_is_the_promised_object(cli: Cli, runs: Path) -> None:

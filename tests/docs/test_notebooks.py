@@ -29,7 +29,7 @@ def test_kept_without_outputs(path: Path) -> None:
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_cells_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this process, on a third of the digits, and for an epoch each."""
+    """In this process, on a sixth of the digits, and for an epoch each."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(METHODS, "_known", dict(METHODS._known))
     monkeypatch.setattr("mdcg.testing.check_method", lambda name: METHODS[name])  # which tests of its own are about

@@ -24,7 +24,7 @@ from mdcg.train.checkpoint import Checkpoints
 from mdcg.train.loop import Trainer
 from tests.conftest import Cli
 
-QUICK = ["run", "--scenario", "digits-2", "--method", "naive", "--epochs", 1, "--batch-size", 128]
+QUICK = ["run", "--scenario", "digits-2", "--method", "naive", "--epochs", 1, "--batch-size", 64]
 HALF = ".drift.json.0123456789ab.partial"
 HEADER = CheckpointHeader(
     task=0, epoch=1, step=0, seconds=1, forked=False, begun=True, within=[[]], sizes=[2], has_teacher=False,

@@ -30,7 +30,7 @@ from tests.conftest import Cli, toy_dataset, toy_group
 
 GROUP = toy_group(toy_dataset([8] * 6), "naive", [(0, 0, {})])
 PAUSE = shown.PAUSE  # as people have it; tests have none of these lines
-QUICK = ["run", "--scenario", "digits-2", "--method", "naive", "--epochs", "1", "--batch-size", "128"]
+QUICK = ["run", "--scenario", "digits-2", "--method", "naive", "--epochs", "1", "--batch-size", "64"]
 
 
 class Clock:

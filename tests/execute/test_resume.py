@@ -22,8 +22,8 @@ from tests.conftest import Cli
 
 COMMAND = [
     *("run", "--scenario", "digits-3", "--method", "md-cg", "--memory", "40"),
-    *("--seeds", "0-1", "--epochs", "2", "--batch-size", "21", "--set", "lam=0.5"),
-]  # tasks of 20, 14 and 14 steps
+    *("--seeds", "0-1", "--epochs", "2", "--batch-size", "10", "--set", "lam=0.5"),
+]  # tasks of 20, 16 and 16 steps
 
 Start = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -90,12 +90,12 @@ def test_killed_again_and_again(start: Start, tmp_path: Path, undisturbed: dict[
 def test_what_a_method_keeps_outlives_a_kill(start: Start, tmp_path: Path) -> None:
     """Kept logits, shares of the memory, a memory that is filled first, and a teacher, in tasks 2 and 3."""
     words = ["compare", "--scenario", "digits-3", "--methods", "der,gem,gdumb,ss-il", "--memory", "55"]
-    words += ["--seeds", "0-1", "--epochs", "2", "--batch-size", "11"]
+    words += ["--seeds", "0-1", "--epochs", "2", "--batch-size", "5"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert start(whole, words=words).returncode == 0
-    # Tasks take 36, 28 and 28 steps, those of GDumb 10; a start goes on with the epoch that was killed.
+    # Tasks take 40, 30 and 30 steps, those of GDumb 22; a start goes on with the epoch that was killed.
     places = []
-    for kill in (("step", 46), ("step", 40), ("step", 74), ("step", 71), ("step", 61), ("half", 3)):
+    for kill in (("step", 46), ("step", 40), ("step", 74), ("step", 86), ("step", 89), ("half", 3)):
         killed = start(broken, *kill, words=words)
         assert killed.returncode == -signal.SIGKILL, kill
         places += re.findall(r"going on with (\S+) on digits-3 \(2 runs\) in task (\d)", killed.stderr)

@@ -67,7 +67,7 @@ def test_a_result_that_was_there_when_the_plan_was_made(
     """Another process has begun the run anew since: this one says so, and does not pass for finished."""
     gone = made.context.store.folder(made.specs[0])
     words = ["--out", made.context.out, "--seeds", 0]
-    of_one = ["run", "--scenario", "digits-2", "--method", "replay", "--memory", 30, "--epochs", 1, "--batch-size", 42]
+    of_one = ["run", "--scenario", "digits-2", "--method", "replay", "--memory", 30, "--epochs", 1, "--batch-size", 21]
     chosen = ["--only", "method=replay", "--only", "memory=30"]
     for command in ([*of_one, *words], ["sweep", recipe, *chosen, *words]):
         content = (gone / RESULT).read_bytes()

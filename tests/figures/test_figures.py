@@ -190,7 +190,7 @@ def test_figures_in_a_report(cli: Cli, runs: Path, tmp_path: Path) -> None:
         "scenario": "digits-2",
         "memory": 20,
         "epochs": 1,
-        "batch_size": 128,
+        "batch_size": 64,
         "out": runs,
         "quiet": True,
     }
@@ -389,7 +389,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Pictures:
         patch.setattr(floats, "SHOWN", ("replay", "md-cg"))
         for name, value in {"TASKS": 6, "FAR": (12,), "FORWARDS": 2, "REPEATS": 2}.items():
             patch.setattr(head_time, name, value)
-        small: dict[str, Any] = {"scenario": "digits-3", "memory": 30, "epochs": 1, "batch_size": 128, "seeds": [0, 1]}
+        small: dict[str, Any] = {"scenario": "digits-3", "memory": 30, "epochs": 1, "batch_size": 64, "seeds": [0, 1]}
         several: dict[str, dict[str, Any]] = {
             "floats": {"memory": [30, 40]},
             # A map looks the same whatever the number of seeds.

@@ -149,7 +149,7 @@ def test_principal_axes_are_those_of_the_covariance(seed: int) -> None:
 
 
 def test_confusion_and_embedding_of_real_runs(runs: Path) -> None:
-    small: dict[str, Any] = {"scenario": "digits-2", "memory": 50, "epochs": 1, "batch_size": 128, "seeds": [3, 4]}
+    small: dict[str, Any] = {"scenario": "digits-2", "memory": 50, "epochs": 1, "batch_size": 64, "seeds": [3, 4]}
     mdcg.run(method="md-cg", **small, out=runs, probes=["confusion", "features"], quiet=True)
     found = [FinishedRun(path.parent, read_record(path.parent)) for path in sorted(runs.glob("*/result.json"))]
 

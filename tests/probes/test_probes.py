@@ -28,7 +28,7 @@ from tests.conftest import Cli, toy_dataset, toy_group
 
 CPU = compute("cpu", "fp32")
 MEMBERS: list[tuple[int, int, dict[str, Any]]] = [(0, 12, {}), (1, 20, {}), (0, 15, {})]
-SMALL: dict[str, Any] = {"memory": 30, "epochs": 1, "batch_size": 128, "quiet": True}
+SMALL: dict[str, Any] = {"memory": 30, "epochs": 1, "batch_size": 64, "quiet": True}
 ASKED: dict[str, Any] = {"scenario": "digits-2", "method": "replay", **SMALL}
 
 

@@ -14,8 +14,8 @@ from mdcg.methods.naive import Naive
 from mdcg.runs.store import Store
 from tests.conftest import Cli
 
-RUN = ["--scenario", "digits-2", "--epochs", 1, "--batch-size", 42]
-PLAN = "scenario: digits-2\nmethod: naive\nepochs: 1\nbatch_size: 42\nseeds: 0-2\n"
+RUN = ["--scenario", "digits-2", "--epochs", 1, "--batch-size", 21]
+PLAN = "scenario: digits-2\nmethod: naive\nepochs: 1\nbatch_size: 21\nseeds: 0-2\n"
 
 
 @pytest.fixture

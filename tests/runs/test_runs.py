@@ -149,7 +149,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
     asked: dict[str, Any] = {
         "scenario": "digits-2",
         "epochs": 1,
-        "batch_size": 128,
+        "batch_size": 64,
         "seeds": range(2),
         "out": out,
         "quiet": True,

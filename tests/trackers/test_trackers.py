@@ -29,12 +29,12 @@ ASKED: dict[str, Any] = {
     "scenario": "digits-2",
     "method": "md-cg",
     "epochs": EPOCHS,
-    "batch_size": 128,
+    "batch_size": 64,
     "evaluate_every": 2,
 }
-ASKED |= {"batch_size": 128}
-WORDS = ["run", "--scenario", "digits-2", "--method", "md-cg", "--memory", 20, "--epochs", EPOCHS, "--batch-size", 128]
-WORDS += ["--evaluate-every", 2, "--batch-size", 128, "--seeds", "0-1"]
+ASKED |= {"batch_size": 64}
+WORDS = ["run", "--scenario", "digits-2", "--method", "md-cg", "--memory", 20, "--epochs", EPOCHS, "--batch-size", 64]
+WORDS += ["--evaluate-every", 2, "--batch-size", 64, "--seeds", "0-1"]
 
 
 class Diary(Tracker):

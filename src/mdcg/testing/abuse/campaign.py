@@ -56,7 +56,7 @@ class Part(ABC):
         """Do one trial; its failure, if it is one."""
 
     def server(self) -> Server:
-        """What starts commands as processes of their own, on a third of the digits."""
+        """What starts commands as processes of their own, on a sixth of the digits."""
         made = Server(prepare=digits.take_some)
         self._closing.callback(made.close)
         return made

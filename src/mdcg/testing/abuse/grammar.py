@@ -101,7 +101,7 @@ FITTING: Mapping[str, Sequence[str]] = {
     "export": ("all.csv", "all.jsonl", "all.parquet", f"{ODD}/all.csv"),
 }
 #: What a command is given first where it has such an option, or one command alone.
-SMALL = {"scenario": "digits-2", "epochs": "1", "batch_size": "128", "memory": "20"}
+SMALL = {"scenario": "digits-2", "epochs": "1", "batch_size": "64", "memory": "20"}
 SMALL_OF_ONE = {("learn", "image_size"): "8", ("learn", "backbone"): "smallconv"}
 
 

@@ -34,7 +34,7 @@ from mdcg.train import state as states
 from mdcg.train.checkpoint import Checkpoints
 from mdcg.train.loop import Trainer
 
-RECIPE = "{scenario: digits-2, epochs: 1, batch_size: 42, memory: 20, seeds: 0-2, axes: {method: [naive, replay]}}"
+RECIPE = "{scenario: digits-2, epochs: 1, batch_size: 21, memory: 20, seeds: 0-2, axes: {method: [naive, replay]}}"
 NEWER = "newer version of mdcg"  # what only a later version can read is no damage
 
 
@@ -195,7 +195,7 @@ class Mutate(Part):
 
 def _some_runs(folder: Path) -> Path:
     """A few finished runs in a folder."""
-    asked = ["--scenario", "digits-2", "--memory", 20, "--epochs", 1, "--batch-size", 42, "--seeds", "0-1"]
+    asked = ["--scenario", "digits-2", "--memory", 20, "--epochs", 1, "--batch-size", 21, "--seeds", "0-1"]
     _command("compare", "--methods", "naive,replay", *asked, "--out", folder / "runs")
     return folder / "runs"
 

@@ -36,8 +36,8 @@ LARGEST = 2**30  # bytes of a file that a command may write
 LONGEST = 2100  # letters of a sentence
 ODD = "o\x1b[31md[red]\n\udcff"  # a folder whose name has markup, an escape, a line's end and a byte that is no text
 OUTPUTS = ("--out", "--export", "--write", "--report", "--reproduction", "--runs")  # options that name what is written
-SMALL = ["--scenario", "digits-2", "--epochs", 1, "--batch-size", 128, "--memory", 20]
-PLAIN = "scenario: digits-2\nepochs: 1\nbatch_size: 128\nmemory: 20\n"
+SMALL = ["--scenario", "digits-2", "--epochs", 1, "--batch-size", 64, "--memory", 20]
+PLAIN = "scenario: digits-2\nepochs: 1\nbatch_size: 64\nmemory: 20\n"
 RECIPE = f"{PLAIN}axes: {{method: [naive, replay]}}\n"
 
 

@@ -18,8 +18,8 @@ from PIL import Image
 from mdcg.testing.forked import Process, Server
 
 TIMEOUT = 300.0  # seconds, after which a command does not end
-SMALL = ["--scenario", "digits-2", "--epochs", "2", "--batch-size", "64", "--memory", "20"]
-RECIPE = "{scenario: digits-2, epochs: 1, batch_size: 64, memory: 20, seeds: 0-1, axes: {method: [naive, der]}}"
+SMALL = ["--scenario", "digits-2", "--epochs", "2", "--batch-size", "32", "--memory", "20"]
+RECIPE = "{scenario: digits-2, epochs: 1, batch_size: 32, memory: 20, seeds: 0-1, axes: {method: [naive, der]}}"
 FEW = ["--scenario", "digits-2", "--epochs", "1", "--memory", "20"]
 OWN = ["--image-size", "8", "--backbone", "smallconv"]
 COMMANDS: dict[str, list[str]] = {
