@@ -79,10 +79,13 @@ def test_whatever_is_saved_fits(
         check_fits(tensors, values, group)
 
 
-def der(monkeypatch: pytest.MonkeyPatch) -> tuple[Group, Saved]:
+@pytest.fixture(scope="module")
+def der() -> tuple[Group, bytes]:
+    """A group, and what is saved of it within task 2."""
     group = toy_group(toy_dataset([12, 11, 10, 9]), "der", [(0, 8, {}), (1, 9, {})], tasks=2)
-    within = [saved for saved in all_saved(group, monkeypatch) if saved[1]["task"] == 1 and saved[1]["step"]]
-    return group, within[0]
+    with pytest.MonkeyPatch.context() as patch:
+        within = [saved for saved in all_saved(group, patch) if saved[1]["task"] == 1 and saved[1]["step"]]
+    return group, pack(*within[0])
 
 
 @pytest.mark.parametrize(
@@ -96,9 +99,10 @@ def der(monkeypatch: pytest.MonkeyPatch) -> tuple[Group, Saved]:
     ids=str,
 )  # fmt: skip
 def test_a_header_with_anything_in_it(
-    wrong: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    wrong: dict[str, Any], tmp_path: Path, der: tuple[Group, bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
-    group, (tensors, values) = der(monkeypatch)
+    group, saved = der
+    tensors, values = unpack(saved)
     content = pack(tensors, {"version": checkpoint.VERSION, **values, **wrong})
     (tmp_path / f"00000000-00000000-00000001.{checkpoint._digest(content)}.safetensors").write_bytes(content)
     assert Checkpoints(tmp_path).restore(lambda _: group, CPU) is None
@@ -119,8 +123,9 @@ def test_a_header_with_anything_in_it(
     ],
     ids=str,
 )  # fmt: skip
-def test_tensors_that_do_not_fit(name: str, value: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    group, (tensors, values) = der(monkeypatch)
+def test_tensors_that_do_not_fit(name: str, value: Tensor, tmp_path: Path, der: tuple[Group, bytes]) -> None:
+    group, saved = der
+    tensors, values = unpack(saved)
     Checkpoints(tmp_path).save(tensors, values)
     assert Checkpoints(tmp_path).restore(lambda _: group, CPU) is not None
     Checkpoints(tmp_path / "other").save({**tensors, name: value}, values)
