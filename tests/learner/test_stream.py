@@ -42,8 +42,17 @@ def test_learn_is_run(method: str, preset: Any, tmp_path: Path) -> None:
     if preset == "published" and not (METHODS[method].published or METHODS[method].published_passes != "joint"):
         pytest.skip("the published code does the same")
     memory = 60 if method == "md-replay" else 20  # what suits fewer depends on classes that `learn` does not know yet
-    asked: dict[str, Any] = {"memory": memory, "preset": preset, "seeds": SEED, "epochs": 2, "quiet": True}
-    result = mdcg.run(scenario=f"{NAME}-{TASKS}", method=method, out=tmp_path / "runs", **asked)
+    check_learn_is_run(tmp_path, method=method, memory=memory, preset=preset)
+
+
+@pytest.mark.parametrize("head", ["fitted-gates", "fitted-classifier"])
+def test_learn_is_run_with_a_head_that_is_fitted(head: str, tmp_path: Path) -> None:
+    """To pixels that were kept in a file, or to those of a dataset."""
+    check_learn_is_run(tmp_path, method="md", memory=20, head=head)
+
+
+def check_learn_is_run(tmp_path: Path, **asked: Any) -> None:
+    result = mdcg.run(scenario=f"{NAME}-{TASKS}", out=tmp_path / "runs", seeds=SEED, epochs=2, quiet=True, **asked)
     file, dataset = tmp_path / "model.safetensors", toys()
     learner = learner_like(result)
     for task in range(TASKS):

@@ -131,6 +131,23 @@ def test_the_fit_comes_near_the_best_layer(name: str, penalty: float) -> None:
     assert found <= best + 0.1 * (first - best)
 
 
+def test_steps_are_those_of_torchs_adam(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a penalty, and with a feature that is standardised already."""
+    monkeypatch.setattr(fitting, "STEPS", 7)
+    labels = torch.arange(8) % 4
+    features = torch.tensor([[1.0], [-1.0]], dtype=torch.float64).repeat(4, 1)
+    before = grown("fitted-classifier", [2, 2], 1, penalty=0.0)
+    found = layer_of(fit_alone(before, features, labels))
+    weight, bias = (own.detach().clone().requires_grad_() for own in before.classifier.parameters())
+    adam = torch.optim.Adam([weight, bias], lr=fitting.RATE)
+    for _ in range(7):
+        adam.zero_grad()
+        torch.nn.functional.cross_entropy(features @ weight[0] + bias, labels).backward()
+        adam.step()
+    torch.testing.assert_close(found.weight, weight, rtol=1e-5, atol=1e-6, check_stride=False)
+    torch.testing.assert_close(found.bias, bias, rtol=1e-5, atol=1e-6)
+
+
 def test_a_large_penalty_leaves_the_weights_and_moves_biases_alone() -> None:
     torch.manual_seed(0)
     labels, features = torch.arange(12) % 4, torch.randn(12, 3, dtype=torch.float64)

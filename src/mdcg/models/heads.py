@@ -30,7 +30,8 @@ class Head(nn.Module):
     settings: ClassVar[dict[str, tuple[float, str]]] = {}
     summary: ClassVar[str] = "one linear layer that grows with the classes"
     grows: ClassVar[bool] = True  # it has a logit for every class learned so far, and no others
-    #: The layer that is fitted to the memory as each task but the first ends, by itself; "": none. See `train.fitting`.
+    #: The layer that is fitted to the memory as each task but the first ends, by itself (`train.fitting`), for which the
+    #: head has the setting `penalty`; "": none.
     fitted: ClassVar[str] = ""
 
     def __init__(self, members: int, features: int, **settings: Sequence[float]) -> None:

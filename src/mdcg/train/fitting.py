@@ -33,6 +33,7 @@ from mdcg.train.precision import Compute
 from mdcg.train.state import State
 
 STEPS, RATE = 100, 0.05  # of Adam; features are standardised for it
+BETAS, EPSILON = (0.9, 0.999), 1e-8  # its own usual ones
 LEAST = 1e-6  # of a spread: a feature may be the same for all images
 
 
@@ -89,11 +90,16 @@ def fitted(head: Head, members: slice, features: Tensor, labels: Tensor, share: 
         change = turn / spread.mT
         return weight + change, bias + shift - (mean @ change)[:, 0]
 
-    adam = torch.optim.Adam([turn, shift], lr=RATE)
-    for _ in range(STEPS):
+    moments = [(parameter, torch.zeros_like(parameter), torch.zeros_like(parameter)) for parameter in (turn, shift)]
+    for step in range(1, STEPS + 1):
         logits = functional_call(head, kept | dict(zip(names, layer(), strict=True)), (features,), tie_weights=False)
         losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)
         changes = kept["penalty"].to(turn.dtype) * turn.square().sum((1, 2)) / bias.shape[1]
-        turn.grad, shift.grad = torch.autograd.grad(((share[..., 0] * losses).sum(1) + changes).sum(), (turn, shift))
-        adam.step()
+        gradients = torch.autograd.grad(((share[..., 0] * losses).sum(1) + changes).sum(), (turn, shift))
+        with torch.no_grad():  # Adam (Kingma and Ba, 2015); to import torch's takes longer than a fit
+            for (parameter, mean_of, square_of), gradient in zip(moments, gradients, strict=True):
+                mean_of.lerp_(gradient, 1 - BETAS[0])
+                square_of.lerp_(gradient.square(), 1 - BETAS[1])
+                size = (square_of / (1 - BETAS[1] ** step)).sqrt() + EPSILON
+                parameter -= RATE / (1 - BETAS[0] ** step) * mean_of / size
     return layer()
