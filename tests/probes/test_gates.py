@@ -21,7 +21,7 @@ from mdcg.train.state import MeasuredRow
 from tests.conftest import Cli, toy_dataset, toy_group
 from tests.probes.test_by_hand import COUNTS, MEMBERS, Moment, Spy, trained
 
-OPEN = ["open-gates", "single-open-gate"]
+OPEN = ["open-gates", "single-open-gate", "fitted-gates"]
 GATED = ["cascaded-gates", "cascaded-gates-with-own", "single-gate", "scalar-gates", *OPEN]
 #: Settings with which gates hardly do anything, and some with which they do much.
 SETTINGS = {"as in the paper": {"gamma": 1.0, "beta": 10.0}, "low": {"gamma": 4.0, "beta": -1.0}}
@@ -40,6 +40,7 @@ def scaled(head: str, tasks: int) -> list[list[int]]:
             "scalar-gates": [past[i : i + 2] for i in range(0, len(past), 2)],
             "open-gates": [[c] for c in past],
             "single-open-gate": [[c] for c in past[-2:]],
+            "fitted-gates": [[c] for c in past[-2:]],
         }[head]
     return found
 
@@ -117,7 +118,8 @@ def by_hand(group: Group, k: int, moment: Moment, tasks: int) -> MeasuredRow:
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("head", GATED)
 def test_gates_equal_a_loop_over_images_and_gates(head: str, settings: str) -> None:
-    group, spy = group_of(head, (OPEN_SETTINGS if head in OPEN else SETTINGS)[settings]), Spy()
+    chosen = (OPEN_SETTINGS if head in OPEN else SETTINGS)[settings]
+    group, spy = group_of(head, chosen | ({"penalty": 0.1} if head == "fitted-gates" else {})), Spy()
     state = trained(group, {"spy": spy, "gates": PROBES["gates"]()})
     rows = [[row for row in own if row["probe"] == "gates"] for own in state.measured]
     for k, own in enumerate(rows):
