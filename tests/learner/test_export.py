@@ -36,6 +36,8 @@ ALWAYS = {  # every head once, on small networks; exporting takes a second or tw
     ("flat", "scalar-gates"),
     ("flat", "open-gates"),
     ("flat", "single-open-gate"),
+    ("flat", "fitted-gates"),
+    ("flat", "fitted-classifier"),
 }
 
 

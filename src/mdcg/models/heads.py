@@ -30,8 +30,8 @@ class Head(nn.Module):
     settings: ClassVar[dict[str, tuple[float, str]]] = {}
     summary: ClassVar[str] = "one linear layer that grows with the classes"
     grows: ClassVar[bool] = True  # it has a logit for every class learned so far, and no others
-    #: The layer that is fitted to the memory as each task but the first ends, by itself (`train.fitting`), for which the
-    #: head has the setting `penalty`; "": none.
+    #: The layer that is fitted to the memory as each task but the first ends, by itself (`train.fitting`); "": none.
+    #: Such a head has the setting `penalty`.
     fitted: ClassVar[str] = ""
 
     def __init__(self, members: int, features: int, **settings: Sequence[float]) -> None:
@@ -39,6 +39,8 @@ class Head(nn.Module):
         self.sizes: list[int] = []  # classes of each task so far
         self.total = 0  # classes there will be in the end, where that is known
         self.classifier = Linear(members, features)
+        if unknown := sorted(settings.keys() - self.settings.keys()):
+            raise TypeError(f"this head has no setting {', '.join(unknown)}")
         for name in self.settings:
             self.register_buffer(name, torch.tensor(settings[name], dtype=torch.float64))  # (K,)
 

@@ -180,7 +180,7 @@ class Trainer:
         state.seconds += time.perf_counter() - started
 
     def _fit_head(self, state: State) -> None:
-        """After the last step of a task, fit to the memory what the head wants to be fitted."""
+        """Fit to the memory what the head wants to be fitted, after the last step of a task."""
         started = time.perf_counter()
         if state.epoch + 1 == self.group.training.epochs and self.group.stages.closes(state.task):
             fit_head(state, self.group, self.images, self.pixels, self.compute)
