@@ -47,6 +47,7 @@ from mdcg.execute.cost import group_of
 from mdcg.methods import METHODS
 from mdcg.recipes.document import read_document
 from mdcg.recipes.grid import expand, grid_cells, label
+from mdcg.recipes.recipe import Recipe
 from mdcg.scenario import parse
 from mdcg.train import past_tasks
 from mdcg.train import state as states
@@ -118,7 +119,7 @@ def begin(group: Group, machine: Compute, task: int) -> tuple[Trainer, State, Ep
     trainer, state = Trainer(group, machine), states.fresh(group, machine)
     for number in range(task + 1):
         state.task = number
-        states.begin_task(state, group)
+        trainer.begin_task(state)
         if number < task:
             states.end_task(state, group)
     state.model.train()
@@ -293,21 +294,22 @@ def one_step(workload: Workload, asked: argparse.Namespace) -> None:
             print(kernel_table(kernels_of_step(most, precision, task - 1), len(most.members), precision), flush=True)
 
 
-def settings_of(recipe: str, members: int, begins: str = "") -> Iterator[tuple[str, Group]]:
+def settings_of(asked: str, members: int, begins: str = "") -> Iterator[tuple[str, Group]]:
     """The settings of a recipe whose label begins so, each as a group of so many seeds, on random images."""
     datasets: dict[str, Dataset] = {}
 
-    def load(name: str) -> Dataset:
+    def load(recipe: Recipe) -> Dataset:
+        name, _ = parse(recipe.scenario)
         if name not in datasets:
             datasets.clear()  # one at a time: they are large
             datasets[name] = random_dataset(record_of(name))
         return datasets[name]
 
-    found = expand(read_document(recipe), {"seeds": list(range(members))})
-    for combination in found:
-        for cell in grid_cells([combination], lambda recipe: load(parse(recipe.scenario)[0])):
+    # One combination after the other, so that each is measured while its dataset is there.
+    for combination in expand(read_document(asked), {"seeds": list(range(members))}):
+        for cell in grid_cells([combination], load):
             if label(cell).startswith(begins):
-                yield label(cell), group_of(cell.specs, load(parse(cell.specs[0].scenario)[0]))
+                yield label(cell), group_of(cell.specs, load(combination.recipe))
 
 
 def steps_of_recipe(asked: argparse.Namespace) -> None:
@@ -317,7 +319,10 @@ def steps_of_recipe(asked: argparse.Namespace) -> None:
     for precision in asked.precisions:
         for members in asked.members or (20,):
             for name, group in settings_of(asked.recipe, members, asked.cell):
-                print(f"{step_row(group, precision, task - 1, asked.repeats)}  {name}", flush=True)
+                if task > len(group.sizes):
+                    raise MdcgError(f"{name} has tasks 1 to {len(group.sizes)}; name one of them with --task.")
+                with kept_on_device():  # its images, and no longer those of another dataset
+                    print(f"{step_row(group, precision, task - 1, asked.repeats)}  {name}", flush=True)
 
 
 def md_cg(workload: Workload, asked: argparse.Namespace, about: dict[str, Any]) -> None:
@@ -370,7 +375,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     asked = parser.parse_args()
     workload = workload_of(asked.backbone)
-    if asked.task is not None and not 1 <= asked.task <= workload.tasks:
+    if asked.task is not None and not (1 <= asked.task <= workload.tasks or (asked.recipe and asked.task > 0)):
         parser.error(f"{workload.title} has tasks 1 to {workload.tasks}")
     if not torch.cuda.is_available():
         raise SystemExit("this benchmark needs a CUDA GPU; for the CPU see benchmarks/step.py.")
@@ -383,14 +388,14 @@ def main() -> None:
         "python": platform.python_version(),
     }
     print(head(about))
+    if asked.recipe:
+        try:
+            steps_of_recipe(asked)
+        except MdcgError as error:
+            raise SystemExit(str(error)) from None
+        return
+    asked.members = asked.members or workload.members
     with kept_on_device():
-        if asked.recipe:
-            try:
-                steps_of_recipe(asked)
-            except MdcgError as error:
-                raise SystemExit(str(error)) from None
-            return
-        asked.members = asked.members or workload.members
         if asked.method == "md-cg":
             md_cg(workload, asked, about)
         else:

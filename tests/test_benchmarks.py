@@ -47,14 +47,15 @@ def test_workloads_have_as_many_images_and_steps(backbone: str, images: tuple[in
     assert workload.steps == 313
 
 
-@pytest.mark.parametrize("name", [None, "gem", "md-replay"])
+@pytest.mark.parametrize("name", [None, "der", "gem", "md-replay"])
 def test_a_step_of_a_later_task(name: str | None) -> None:
     """Its batch has images from memory; for MD-CG and its kin there is a teacher."""
     workload = replace(TYM_10, side=8, backbone="smallconv", memory=40)
     method = METHODS[name]() if name else None
     group = workload.group(2, workload.dataset(per_class=4), method)
     trainer, state, draws = begin(group, compute("cpu", "fp32"), 1)
-    assert (state.teacher is None) == (name == "gem")
+    assert (state.teacher is None) == (name in ("der", "gem"))
+    assert (state.stored_logits is None) == (name != "der")
     assert trainer.batch(draws, 0).images.shape == (2, BATCH + (4 if name == "gem" else BATCH), 3, 8, 8)
     numbers, training = group.members[0].numbers, group.training
     own = (numbers.lr, numbers.weight_decay, training.schedule, training.augment)

@@ -222,7 +222,7 @@ def test_any_head_with_any_method_that_can_take_it(method: str, head: str) -> No
     """Accepted, which `check_method` trains, or refused with a sentence."""
     words = {"scenario": "digits-5", "method": method, "memory": 100, "head": head}
     needs, grows = METHODS[method].needs_head, HEADS[head].grows
-    if HEADS[head].fitted and not METHODS[method].uses_memory:
+    if HEADS[head].fitted_layer and not METHODS[method].uses_memory:
         with pytest.raises(MdcgError, match=f"the head '{head}' is fitted to the memory, and {method} has none; take"):
             make_recipe(**words).check_names()
     elif needs == "any" or grows == (needs == "growing"):

@@ -353,6 +353,24 @@ def test_begun_on_the_cpu_and_gone_on_with_on_the_gpu() -> None:
     assert (here.correct == there.correct).all()
 
 
+@pytest.mark.parametrize("head", ["fitted-gates", "fitted-classifier"])
+def test_a_head_is_fitted_as_on_the_cpu(head: str) -> None:
+    """Of all members at once, whose memories differ in size; and in bf16, with features of the fused kernels."""
+    who: list[tuple[int, int, dict[str, float]]] = [(seed, 12 + 13 * (seed % 2), {}) for seed in range(3)]
+    group = toy_group(toy_dataset([90] * 6), "md-cg", who, head=head)
+    here, there = (
+        Trainer(group, machine).train(states.fresh(group, machine)).model.state_dict()
+        for machine in (compute("cpu", "fp64"), compute("cuda", "fp64"))
+    )
+    for name, value in here.items():
+        torch.testing.assert_close(there[name].cpu(), value, rtol=1e-5, atol=1e-6)
+    fused = toy_group(toy_dataset([60] * 4, side=32, channels=3), "md-cg", who, tasks=2, head=head, backbone="resnet20")
+    machine = compute("cuda", "bf16")
+    state = Trainer(fused, machine).train(states.fresh(fused, machine))
+    assert not state.failures(fused)
+    assert all(torch.isfinite(value).all() for value in state.model.state_dict().values())
+
+
 def test_a_shortage_of_memory_is_met_with_fewer_members(cli: Cli, runs: Path) -> None:
     """Room for about three of eight: halved, and halved again."""
     machine = compute("cuda", "tf32")

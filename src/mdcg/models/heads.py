@@ -32,7 +32,7 @@ class Head(nn.Module):
     grows: ClassVar[bool] = True  # it has a logit for every class learned so far, and no others
     #: The layer that is fitted to the memory as each task but the first ends, by itself (`train.fitting`); "": none.
     #: Such a head has the setting `penalty`.
-    fitted: ClassVar[str] = ""
+    fitted_layer: ClassVar[str] = ""
 
     def __init__(self, members: int, features: int, **settings: Sequence[float]) -> None:
         super().__init__()
@@ -41,8 +41,8 @@ class Head(nn.Module):
         self.classifier = Linear(members, features)
         if unknown := sorted(settings.keys() - self.settings.keys()):
             raise TypeError(f"this head has no setting {', '.join(unknown)}")
-        for name in self.settings:
-            self.register_buffer(name, torch.tensor(settings[name], dtype=torch.float64))  # (K,)
+        for name, values in settings.items():
+            self.register_buffer(name, torch.tensor(values, dtype=torch.float64))  # (K,)
 
     @classmethod
     def check(cls, settings: Mapping[str, float]) -> None:
@@ -200,6 +200,7 @@ class SingleOpenGate(OpenGates, SingleGate):
 
 
 PENALTY = (0.1, "weight of the penalty on what the fit to the memory changes")
+LARGEST = 1e6  # penalty: a fit that moves nothing but biases
 
 
 class FittedGates(SingleOpenGate):
@@ -216,7 +217,7 @@ class FittedGates(SingleOpenGate):
     summary: ClassVar[str] = (
         "open gates, one for each past class, fitted to the memory after each task; not in the paper"
     )
-    fitted: ClassVar[str] = "gates"
+    fitted_layer: ClassVar[str] = "gates"
 
     @classmethod
     def check(cls, settings: Mapping[str, float]) -> None:
@@ -229,7 +230,7 @@ class FittedClassifier(Head):
 
     settings: ClassVar[dict[str, tuple[float, str]]] = {"penalty": PENALTY}
     summary: ClassVar[str] = "one linear layer that grows, fitted to the memory after each task; not in the paper"
-    fitted: ClassVar[str] = "classifier"
+    fitted_layer: ClassVar[str] = "classifier"
 
     @classmethod
     def check(cls, settings: Mapping[str, float]) -> None:
@@ -237,8 +238,8 @@ class FittedClassifier(Head):
 
 
 def _check_penalty(settings: Mapping[str, float]) -> None:
-    if settings["penalty"] < 0:
-        told = f"the penalty of a fit cannot be {settings['penalty']:g}; give 0 or more."
+    if not 0 <= settings["penalty"] <= LARGEST:
+        told = f"the penalty of a fit cannot be {settings['penalty']:g}; give 0 to {LARGEST:g}."
         raise MdcgError(told, about="set.penalty")
 
 

@@ -305,6 +305,12 @@ class Recipe(BaseModel):
         preset = presets.defaults(self.preset, kind, self.scenario, memory, usual.epochs, suited)
         hyperparameters, settings = resolve_settings(name, head, self.set, preset.settings)
         kind(**hyperparameters).check_stream(name, stream)
+        if stream.online and HEADS[head].fitted_layer:
+            raise MdcgError(
+                f"the head '{head}' is fitted as each task ends, and an online stream does not tell when that is; take "
+                "another one with --head.",
+                about="head",
+            )
         batch_size = self.batch_size or usual.batch_size
         if stream.online and self.epochs not in (None, 1):
             raise MdcgError("in an online stream each image comes once; leave --epochs out.", about="epochs")

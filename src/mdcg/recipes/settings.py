@@ -29,7 +29,7 @@ def check_head(method: str, head: str, asked: bool) -> None:
         which = {"growing": "that grows with the classes", "fixed": "that has all classes from the start"}
         advice = "leave --head out" if asked else "give one with --head"
         raise MdcgError(f"{method} needs a head {which[wanted]}, and '{head}' is none; {advice}.", about="head")
-    if HEADS[head].fitted and not METHODS[method].uses_memory:
+    if HEADS[head].fitted_layer and not METHODS[method].uses_memory:
         raise MdcgError(
             f"the head '{head}' is fitted to the memory, and {method} has none; take another one with --head.",
             about="head",

@@ -87,6 +87,7 @@ def check_method(method: type[Method] | str, **settings: Any) -> None:
                 check_finite(group, together)
                 check_company(group, together)
                 check_resumed(group, together)
+                check_fork(group, together)
         for head in HEADS.names():
             if _suits(kind, head):
                 group = toy_group(toy_dataset([10] * 4), kind, [(0, 8, settings), (1, 8, settings)], 2, head, epochs=1)
@@ -117,7 +118,7 @@ def _built(kind: type[Method], settings: Settings) -> Method:
 
 def _suits(kind: type[Method], head: str) -> bool:
     grows_right = kind.needs_head == "any" or HEADS[head].grows == (kind.needs_head == "growing")
-    return grows_right and (kind.uses_memory or not HEADS[head].fitted)
+    return grows_right and (kind.uses_memory or not HEADS[head].fitted_layer)
 
 
 def _check_declarations(kind: type[Method], settings: Settings) -> None:

@@ -181,9 +181,12 @@ class Trainer:
 
     def _fit_head(self, state: State) -> None:
         """Fit to the memory what the head wants to be fitted, after the last step of a task."""
+        if state.epoch + 1 < self.group.training.epochs or not self.group.stages.closes(state.task):
+            return
         started = time.perf_counter()
-        if state.epoch + 1 == self.group.training.epochs and self.group.stages.closes(state.task):
-            fit_head(state, self.group, self.images, self.pixels, self.compute)
+        together = self.compute.device.type == "cuda"
+        fit_head(state, self.group, self.images, self.pixels, self.compute, together)
+        self.compute.wait()
         state.seconds += time.perf_counter() - started
 
     def _next_look(self, step: int, last: int) -> int:
