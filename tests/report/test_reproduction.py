@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -391,9 +392,9 @@ def test_the_committed_tables_are_those_of_the_committed_runs() -> None:
 
 def test_a_method_with_training_of_its_own_is_one_line_of_a_chart() -> None:
     """Though its weight decay depends on the memory: not with two and five images of a class, with ten and twenty."""
-    ours = [run for run in find_runs(ROOT / "results").runs if run.spec.method == "md-replay"]
-    assert {run.spec.weight_decay for run in ours if run.spec.scenario == "c100-10"} == {0.0, 5e-4}
-    others = [run for run in find_runs(ROOT / "results").runs if run.spec.method == "replay"]
-    settings = [setting for section in gather([*ours, *others]) for setting in section.settings]
-    names = {setting.name for setting in settings if setting.spec.method == "md-replay"}
-    assert names == {"md-replay, its own training"}
+    runs = [run for run in find_runs(ROOT / "results").runs if run.spec.method in ("replay", "md-replay")]
+    settings = [setting for section in gather(runs) for setting in section.settings]
+    ours = [setting.spec for setting in settings if setting.name == "md-replay, its own training"]
+    wanted = itertools.product(("c10-5", "c100-10"), (200, 500, 1000, 2000))
+    assert sorted((spec.scenario, spec.memory) for spec in ours) == sorted(wanted)
+    assert {spec.weight_decay for spec in ours if spec.scenario == "c100-10"} == {0.0, 5e-4}

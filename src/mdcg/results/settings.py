@@ -16,12 +16,13 @@ from mdcg.methods import METHODS
 from mdcg.metrics import Matrix
 from mdcg.models import HEADS
 from mdcg.recipes import grid
-from mdcg.recipes.presets import papers_head, preset_of, settings_of_preset
+from mdcg.recipes.presets import augment_settings, own_training, papers_head, preset_of, settings_of_preset
 from mdcg.results.statistics import ALPHA, Spread, welch
 from mdcg.runs.finished import FinishedRun
 from mdcg.runs.record import Record
 from mdcg.runs.spec import TUNED, RunSpec
 from mdcg.scenario import Stream, scenario_names
+from mdcg.train.augment import NONE, USUAL, parse_augment
 
 #: Named in other ways than by "field value", or no difference between settings of one section.
 ELSEWHERE = {
@@ -195,50 +196,42 @@ def _section(title: str, groups: list[list[FinishedRun]]) -> Section:
     facts = [_facts(group[0]) for group in groups]
     usual = {key: Counter(fact[key] for fact in facts).most_common(1)[0][0] for key in facts[0]}
     specs = [group[0].spec for group in groups]
-    exceptions = [
-        [
-            f"{key.replace('_', ' ')} {fact[key]}"
-            for key in usual
-            if fact[key] != usual[key] and key not in _implied(spec)
+    chosen, names, exceptions = [_chosen(spec) for spec in specs], [], False
+    for group, fact, spec, told in zip(groups, facts, specs, chosen, strict=True):
+        own = own_training(spec, sum(group[0].record.task_sizes))
+        implied = {*_numbers_of_augmentation(spec), *own, *(_of_published(spec) if told == ["published"] else ())}
+        unusual = [
+            f"{key.replace('_', ' ')} {fact[key]}" for key in usual if fact[key] != usual[key] and key not in implied
         ]
-        for fact, spec in zip(facts, specs, strict=True)
-    ]
-    names = [
-        [spec.method, *_head(spec), *own, *([OWN_TRAINING] if _trains_as_its_own(spec) else []), *unusual]
-        for spec, own, unusual in zip(specs, _chosen(specs), exceptions, strict=True)
-    ]
+        exceptions |= bool(unusual)
+        names.append([spec.method, *_head(spec), *told, *([OWN_TRAINING] if own else []), *unusual])
     namesakes: dict[tuple[str | int, ...], list[RunSpec]] = {}
     for name, spec in zip(names, specs, strict=True):
         namesakes.setdefault((*name, spec.memory), []).append(spec)
     settings = []
     for group, spec, name in zip(groups, specs, names, strict=True):
-        others = namesakes[*name, spec.memory]
-        last = [
-            f"{words} {getattr(spec, field)}"
-            for field, words in LAST.items()
-            if len({getattr(other, field) for other in others}) > 1
-        ]
-        full = ", ".join(name + last)
+        full = ", ".join(name + _last(spec, namesakes[*name, spec.memory]))
         label = f"{full}, memory {spec.memory}" if spec.memory else full
         settings.append(Setting(tuple(group), full, label))
     settings.sort(key=lambda setting: (-setting.stats["ACC"].mean, setting.label))
-    return Section(title, _shared(usual, any(exceptions)), tuple(settings))
+    return Section(title, _shared(usual, any(chosen), exceptions), tuple(settings))
 
 
 def _facts(run: FinishedRun) -> dict[str, str]:
     """The settings of a run, method and memory apart, as text."""
     tasks = "+".join(map(str, run.record.task_sizes))
-    return {field: _text(getattr(run.spec, field)) for field in FACTS} | {"tasks": tasks}
+    augment = run.spec.augment or USUAL
+    return {field: _text(getattr(run.spec, field)) for field in FACTS} | {"augment": augment, "tasks": tasks}
 
 
-def _shared(usual: dict[str, str], exceptions: bool) -> str:
+def _shared(usual: dict[str, str], chosen: bool, exceptions: bool) -> str:
     text = (
         f"{usual['backbone']}, {usual['epochs']} epochs per task, batches of {usual['batch_size']}, "
         f"learning rate {usual['lr']}"
     )
     text += f", momentum {usual['momentum']}" if usual["optimizer"] == "sgd" else ""
     for name, value in TUNED.items():
-        text += f", {name.replace('_', ' ')} {usual[name]}" if usual[name] != _text(value) else ""
+        text += f", {name.replace('_', ' ')} {usual[name]}" if usual[name] not in (_text(value), USUAL) else ""
     if usual["passes"] != "joint":
         text += ", memory images in passes of their own"
     if usual["weights"] != "None":
@@ -248,20 +241,19 @@ def _shared(usual: dict[str, str], exceptions: bool) -> str:
         text += ", the backbone frozen" if own == "0" else f", the backbone's learning rate {own}"
     if usual["normalise"] != "data":
         text += f", pixels normalised by {usual['normalise']}"
-    return text + (", except where a name says otherwise" if exceptions else "")
+    text += ", the methods' default settings" if chosen else ""
+    return text + (", except where a name says otherwise" if chosen or exceptions else "")
 
 
-def _implied(spec: RunSpec) -> Mapping[str, object]:
-    """The settings that need not be named of a run that is said to be `published`, or to have its own training."""
-    preset = preset_of(spec)
-    if preset != "published" and not _trains_as_its_own(spec):
-        return {}
-    return settings_of_preset(preset or "paper", spec.scenario, spec.method, spec.memory, papers_head(spec))
+def _of_published(spec: RunSpec) -> Mapping[str, object]:
+    """The settings that need not be named of a run that is said to be `published`."""
+    return settings_of_preset("published", spec.scenario, spec.method, spec.memory, papers_head(spec))
 
 
-def _trains_as_its_own(spec: RunSpec) -> bool:
-    """Whether its method brings how it trains, which may depend on the memory, and nothing else was asked for."""
-    return spec.method in METHODS.names() and bool(METHODS[spec.method].recipe) and preset_of(spec) == "paper"
+def _numbers_of_augmentation(spec: RunSpec) -> set[str]:
+    """The numbers that go with how images are augmented, and are as usual for that."""
+    usual = augment_settings(parse_augment(spec.augment or NONE), ())
+    return {key for key, value in usual.items() if key != "augment" and getattr(spec, key) == value}
 
 
 def _head(spec: RunSpec) -> list[str]:
@@ -270,34 +262,24 @@ def _head(spec: RunSpec) -> list[str]:
     return [] if known and head == METHODS[spec.method].head else [head]
 
 
-def _chosen(specs: Sequence[RunSpec]) -> list[list[str]]:
-    """The hyperparameters that tell each spec from others of its method and head.
+def _chosen(spec: RunSpec) -> list[str]:
+    """The settings of a method and its head that are not their defaults, or `published`, the name of them all.
 
-    A value that is the method's own choice for a memory size tells nothing, though it may differ from size to size:
-    such settings are one line of a chart. Any other value is named. Those of the preset `published` have its name
-    instead.
+    The defaults may be others for each memory size: such settings are one line of a chart.
     """
-    told: list[list[str]] = [[] for _ in specs]
-    families: dict[tuple[str, str], list[int]] = {}
-    for place, spec in enumerate(specs):
-        if preset_of(spec) == "published":
-            told[place].append("published")
-            continue
-        families.setdefault((spec.method, spec.head), []).append(place)
-    for places in families.values():
-        values = {place: {**specs[place].hyperparameters, **specs[place].head_settings} for place in places}
-        usual = {place: _own_choice(specs[place]) for place in places}
-        for key in dict.fromkeys(key for place in places for key in values[place]):
-            here = [place for place in places if key in values[place]]
-            own = {place for place in here if key in usual[place] and usual[place][key] == values[place][key]}
-            others = {values[place][key] for place in here if place not in own}
-            if not others and len(here) == len(places):
-                continue
-            bare = own if len({values[place][key] for place in own}) > 1 else set()
-            for place in here:
-                if place not in bare:
-                    told[place].append(f"{key} {_text(values[place][key])}")
-    return told
+    if preset_of(spec) == "published":
+        return ["published"]
+    values, usual = {**spec.hyperparameters, **spec.head_settings}, _own_choice(spec)
+    return [f"{key} {_text(value)}" for key, value in values.items() if key not in usual or usual[key] != value]
+
+
+def _last(spec: RunSpec, namesakes: Sequence[RunSpec]) -> list[str]:
+    """What tells a spec from others that would have the same name."""
+    return [
+        f"{words} {getattr(spec, field)}"
+        for field, words in LAST.items()
+        if len({getattr(other, field) for other in namesakes}) > 1
+    ]
 
 
 def _own_choice(spec: RunSpec) -> dict[str, object]:
