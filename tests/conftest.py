@@ -36,19 +36,19 @@ from mdcg.testing import toy_group as toy_group
 from mdcg.testing.forked import Server
 from mdcg.train import display
 
-FROZEN: set[str] = set()  # modules
+FROZEN = [0]  # modules
 
 
 def pytest_collection_finish() -> None:
     """What was imported stays: collecting garbage, as every group of runs does first, need not look through it."""
     gc.freeze()
-    FROZEN.update(sys.modules)
+    FROZEN[0] = len(sys.modules)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
     """So does what a test was the first to import, as an export does with a quarter of a million objects."""
-    if len(sys.modules) > len(FROZEN) + 50:
+    if len(sys.modules) > FROZEN[0] + 50:
         gc.collect()
         pytest_collection_finish()
 
