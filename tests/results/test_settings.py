@@ -101,6 +101,8 @@ def test_training_of_its_own_is_named_as_such() -> None:
     assert names(papers[0], *runs[-2:]) == {"replay, lr 0.01, weight decay 0, schedule constant, augment usual"} | own
     less = run("md-replay", weight_decay=0.0)
     assert names(*runs, less) - usual == {"md-replay, lr 0.1, schedule cosine, augment crop+flip+randaugment"}
+    training = {"lr": 0.1, "schedule": "cosine", "weight_decay": 5e-4, "augment": "crop+flip+randaugment"}
+    assert names(*runs, run("er-ace", **training)) - usual == {"er-ace, md-replay's training"}
     stronger = run("er-ace", augment="crop+flip+randaugment", randaugment_m=5.0)
     assert names(*runs, stronger) - usual == {"er-ace, augment crop+flip+randaugment, randaugment m 5"}
     (section,) = gather(runs)

@@ -197,14 +197,14 @@ def _section(title: str, groups: list[list[FinishedRun]]) -> Section:
     usual = {key: Counter(fact[key] for fact in facts).most_common(1)[0][0] for key in facts[0]}
     specs = [group[0].spec for group in groups]
     chosen, names, exceptions = [_chosen(spec) for spec in specs], [], False
+    methods = sorted({spec.method for spec in specs})
     for group, fact, spec, told in zip(groups, facts, specs, chosen, strict=True):
-        own = own_training(spec, sum(group[0].record.task_sizes))
+        differs = [key for key in usual if fact[key] != usual[key]]
+        training, own = _training(spec, sum(group[0].record.task_sizes), methods, differs)
         implied = {*_numbers_of_augmentation(spec), *own, *(_of_published(spec) if told == ["published"] else ())}
-        unusual = [
-            f"{key.replace('_', ' ')} {fact[key]}" for key in usual if fact[key] != usual[key] and key not in implied
-        ]
-        exceptions |= bool(unusual)
-        names.append([spec.method, *_head(spec), *told, *([OWN_TRAINING] if own else []), *unusual])
+        unusual = [f"{key.replace('_', ' ')} {fact[key]}" for key in differs if key not in implied]
+        exceptions |= bool(training or unusual)
+        names.append([spec.method, *_head(spec), *told, *training, *unusual])
     namesakes: dict[tuple[str | int, ...], list[RunSpec]] = {}
     for name, spec in zip(names, specs, strict=True):
         namesakes.setdefault((*name, spec.memory), []).append(spec)
@@ -248,6 +248,20 @@ def _shared(usual: dict[str, str], chosen: bool, exceptions: bool) -> str:
 def _of_published(spec: RunSpec) -> Mapping[str, object]:
     """The settings that need not be named of a run that is said to be `published`."""
     return settings_of_preset("published", spec.scenario, spec.method, spec.memory, papers_head(spec))
+
+
+def _training(
+    spec: RunSpec, classes: int, methods: Iterable[str], differs: Collection[str]
+) -> tuple[list[str], Collection[str]]:
+    """What to call the training that a method brings, and the fields that it sets: the run's own method, or another
+    of these, if that is where a run differs from most."""
+    for method in (spec.method, *methods):
+        fields = own_training(spec.model_copy(update={"method": method}), classes).keys()
+        if method == spec.method and fields:
+            return [OWN_TRAINING], fields
+        if not fields.isdisjoint(differs):
+            return [f"{method}'s training"], fields
+    return [], ()
 
 
 def _numbers_of_augmentation(spec: RunSpec) -> set[str]:
