@@ -20,13 +20,17 @@ from mdcg.scenario import Stream
 from tests.conftest import toy_dataset
 from tests.fake_runs import made_run
 
+PAPERS: dict[str, Any] = {"lr": 0.01, "schedule": "constant", "weight_decay": 0.0, "augment": "usual"}
+
 
 def settings(*runs: FinishedRun) -> list[Setting]:
     return [setting for section in gather(runs) for setting in section.settings]
 
 
 def names(*runs: FinishedRun) -> set[str]:
-    return {setting.name for setting in settings(*runs)}
+    found = settings(*runs)
+    assert len({setting.label for setting in found}) == len(found)
+    return {setting.name for setting in found}
 
 
 def test_runs_of_other_seeds_are_one_setting() -> None:
@@ -86,7 +90,7 @@ def test_names_say_what_differs_and_no_more() -> None:
 
 
 def test_training_of_its_own_is_named_as_such() -> None:
-    """Also where a method's settings are others; numbers of an augmentation are named where they are not as usual."""
+    """Also where settings of the method were changed; numbers of an augmentation only where they are not as usual."""
     cifar = replace(toy_dataset([500] * 10, side=32, channels=3), name="cifar10")
 
     def run(method: str, **words: Any) -> FinishedRun:
@@ -99,12 +103,22 @@ def test_training_of_its_own_is_named_as_such() -> None:
     usual = {"replay", "der", "er-ace", "er-lode", "md-cg"} | own
     assert names(*runs) == usual
     assert names(papers[0], *runs[-2:]) == {"replay, lr 0.01, weight decay 0, schedule constant, augment usual"} | own
-    less = run("md-replay", weight_decay=0.0)
-    assert names(*runs, less) - usual == {"md-replay, lr 0.1, schedule cosine, augment crop+flip+randaugment"}
+    (section,) = gather([papers[0], papers[1], runs[-2]])
+    assert section.shared.endswith("momentum 0.8, except where a name says otherwise")
+    less, plain = run("md-replay", weight_decay=0.0), run("md-replay", **PAPERS)
+    assert names(*runs, less) - usual == {"md-replay, its own training but weight decay 0"}
+    assert names(*runs, plain) - usual == {"md-replay, not its own training"}
+    not_flipped = [run("md-replay", augment=words) for words in ("crop+randaugment", "randaugment")]
+    assert names(*runs, *not_flipped) - usual == {
+        f"md-replay, its own training, augment {words}"
+        for words in ("crop+flip+randaugment", "crop+randaugment", "randaugment")
+    }
     training = {"lr": 0.1, "schedule": "cosine", "weight_decay": 5e-4, "augment": "crop+flip+randaugment"}
     assert names(*runs, run("er-ace", **training)) - usual == {"er-ace, md-replay's training"}
-    stronger = run("er-ace", augment="crop+flip+randaugment", randaugment_m=5.0)
-    assert names(*runs, stronger) - usual == {"er-ace, augment crop+flip+randaugment, randaugment m 5"}
+    weak = [run(method, augment="crop+flip+randaugment", randaugment_m=5.0) for method in ("er-ace", "er-lode", "der")]
+    strong = run("er-ace", augment="crop+flip+randaugment")
+    assert names(*runs, weak[0]) - usual == {"er-ace, augment crop+flip+randaugment, randaugment m 5"}
+    assert names(*weak, strong) == {"er-ace", "er-lode", "der", "er-ace, randaugment m 9"}
     (section,) = gather(runs)
     assert section.shared.endswith("the methods' default settings, except where a name says otherwise")
 

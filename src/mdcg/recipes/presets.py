@@ -94,7 +94,13 @@ def augment_settings(
 
 
 def own_training(spec: RunSpec, classes: int) -> dict[str, object]:
-    """The fields of a spec that its method set, as it brings its own training; none where it trained otherwise.
+    """The fields of a spec that its method set, as it brings its own training; none where it trained otherwise."""
+    found = brought_training(spec, classes)
+    return found if all(getattr(spec, key) == value for key, value in found.items()) else {}
+
+
+def brought_training(spec: RunSpec, classes: int) -> dict[str, object]:
+    """The fields of a spec that its method sets where nothing else is asked for, if it brings its own training.
 
     `classes` is how many the run learned. Crop and flip are the dataset's matter.
     """
@@ -105,14 +111,10 @@ def own_training(spec: RunSpec, classes: int) -> dict[str, object]:
     if spec.optimizer != "sgd":
         found.pop("lr", None)
     own = set(parse_augment(str(found.pop("augment", NONE)))) - CROP_AND_FLIP
-    if own and spec.augment is not None:
-        words = parse_augment(spec.augment)
-        if set(words) - CROP_AND_FLIP != own:
-            return {}
-        found |= augment_settings(words, ())
-    elif own and not _taken_as_they_are(spec):
-        return {}
-    return found if all(getattr(spec, key) == value for key, value in found.items()) else {}
+    if own and not (spec.augment is None and _taken_as_they_are(spec)):
+        around = CROP_AND_FLIP if spec.augment is None else CROP_AND_FLIP.intersection(parse_augment(spec.augment))
+        found |= augment_settings(parse_augment(spell_augment({*around, *own})), ())
+    return found
 
 
 def _taken_as_they_are(spec: RunSpec) -> bool:

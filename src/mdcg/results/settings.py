@@ -16,7 +16,14 @@ from mdcg.methods import METHODS
 from mdcg.metrics import Matrix
 from mdcg.models import HEADS
 from mdcg.recipes import grid
-from mdcg.recipes.presets import augment_settings, own_training, papers_head, preset_of, settings_of_preset
+from mdcg.recipes.presets import (
+    augment_settings,
+    brought_training,
+    own_training,
+    papers_head,
+    preset_of,
+    settings_of_preset,
+)
 from mdcg.results.statistics import ALPHA, Spread, welch
 from mdcg.runs.finished import FinishedRun
 from mdcg.runs.record import Record
@@ -196,13 +203,17 @@ def _section(title: str, groups: list[list[FinishedRun]]) -> Section:
     facts = [_facts(group[0]) for group in groups]
     usual = {key: Counter(fact[key] for fact in facts).most_common(1)[0][0] for key in facts[0]}
     specs = [group[0].spec for group in groups]
-    chosen, names, exceptions = [_chosen(spec) for spec in specs], [], False
     methods = sorted({spec.method for spec in specs})
+    chosen = [_chosen(spec) for spec in specs]
+    names, exceptions = [], False
     for group, fact, spec, told in zip(groups, facts, specs, chosen, strict=True):
         differs = [key for key in usual if fact[key] != usual[key]]
-        training, own = _training(spec, sum(group[0].record.task_sizes), methods, differs)
-        implied = {*_numbers_of_augmentation(spec), *own, *(_of_published(spec) if told == ["published"] else ())}
-        unusual = [f"{key.replace('_', ' ')} {fact[key]}" for key in differs if key not in implied]
+        training, implied = _training(spec, len(group[0].record.order), methods, differs)
+        if fact["augment"] != usual["augment"]:
+            implied |= _numbers_of_augmentation(spec)
+        if told == ["published"]:
+            implied |= _of_published(spec).keys()
+        unusual = [_words(key, fact[key]) for key in differs if key not in implied]
         exceptions |= bool(training or unusual)
         names.append([spec.method, *_head(spec), *told, *training, *unusual])
     namesakes: dict[tuple[str | int, ...], list[RunSpec]] = {}
@@ -219,9 +230,16 @@ def _section(title: str, groups: list[list[FinishedRun]]) -> Section:
 
 def _facts(run: FinishedRun) -> dict[str, str]:
     """The settings of a run, method and memory apart, as text."""
-    tasks = "+".join(map(str, run.record.task_sizes))
-    augment = run.spec.augment or USUAL
-    return {field: _text(getattr(run.spec, field)) for field in FACTS} | {"augment": augment, "tasks": tasks}
+    return {field: _fact(run.spec, field) for field in FACTS} | {"tasks": "+".join(map(str, run.record.task_sizes))}
+
+
+def _fact(spec: RunSpec, field: str) -> str:
+    value = getattr(spec, field)
+    return USUAL if field == "augment" and value is None else _text(value)
+
+
+def _words(field: str, value: str) -> str:
+    return f"{field.replace('_', ' ')} {value}"
 
 
 def _shared(usual: dict[str, str], chosen: bool, exceptions: bool) -> str:
@@ -231,7 +249,7 @@ def _shared(usual: dict[str, str], chosen: bool, exceptions: bool) -> str:
     )
     text += f", momentum {usual['momentum']}" if usual["optimizer"] == "sgd" else ""
     for name, value in TUNED.items():
-        text += f", {name.replace('_', ' ')} {usual[name]}" if usual[name] not in (_text(value), USUAL) else ""
+        text += f", {_words(name, usual[name])}" if usual[name] not in (_text(value), USUAL) else ""
     if usual["passes"] != "joint":
         text += ", memory images in passes of their own"
     if usual["weights"] != "None":
@@ -252,16 +270,24 @@ def _of_published(spec: RunSpec) -> Mapping[str, object]:
 
 def _training(
     spec: RunSpec, classes: int, methods: Iterable[str], differs: Collection[str]
-) -> tuple[list[str], Collection[str]]:
-    """What to call the training that a method brings, and the fields that it sets: the run's own method, or another
-    of these, if that is where a run differs from most."""
-    for method in (spec.method, *methods):
-        fields = own_training(spec.model_copy(update={"method": method}), classes).keys()
-        if method == spec.method and fields:
-            return [OWN_TRAINING], fields
-        if not fields.isdisjoint(differs):
-            return [f"{method}'s training"], fields
-    return [], ()
+) -> tuple[list[str], set[str]]:
+    """What to call the training that a method brings, and the fields of which that tells: of the run's own method, or
+    of another one of these, if it is there that a run differs from most."""
+    brought = brought_training(spec, classes)
+    if brought:
+        departs = [key for key, value in brought.items() if getattr(spec, key) != value]
+        if "augment" in departs:  # and its numbers with it
+            departs = [key for key in departs if key not in _numbers_of_augmentation(spec)]
+        if not departs:
+            return [OWN_TRAINING], {*brought}
+        if len(departs) < len(brought.keys() - _numbers_of_augmentation(spec)):
+            others = [_words(key, _fact(spec, key)) for key in departs]
+            return [f"{OWN_TRAINING} but {' and '.join(others)}"], {*brought}
+    for method in methods:
+        fields = own_training(spec.model_copy(update={"method": method}), classes)
+        if not fields.keys().isdisjoint(differs):
+            return [f"{method}'s training"], {*fields}
+    return (["not its own training"] if brought else []), set()
 
 
 def _numbers_of_augmentation(spec: RunSpec) -> set[str]:
@@ -279,7 +305,7 @@ def _head(spec: RunSpec) -> list[str]:
 def _chosen(spec: RunSpec) -> list[str]:
     """The settings of a method and its head that are not their defaults, or `published`, the name of them all.
 
-    The defaults may be others for each memory size: such settings are one line of a chart.
+    The defaults may differ by memory size: such settings are one line of a chart.
     """
     if preset_of(spec) == "published":
         return ["published"]
@@ -291,7 +317,7 @@ def _last(spec: RunSpec, namesakes: Sequence[RunSpec]) -> list[str]:
     """What tells a spec from others that would have the same name."""
     return [
         f"{words} {getattr(spec, field)}"
-        for field, words in LAST.items()
+        for field, words in {**{field: field.replace("_", " ") for field in FACTS}, **LAST}.items()
         if len({getattr(other, field) for other in namesakes}) > 1
     ]
 
