@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -264,6 +264,28 @@ class SavedModel:
             if backbone:
                 why = f"cannot be read with the backbone '{backbone}' ({reason}); give the one that it was made with"
             raise MdcgError(f"{shown(path)} {why}.") from error
+
+
+def refuse_to_lose(path: Path, classes: Collection[Label]) -> None:
+    """Refuse to replace a file that is no model, or one with other classes than these: its memory may be all that is
+    left of their images."""
+    if not path.is_file():
+        return
+    try:
+        with open_file(path) as file:
+            _, header = unpack(content_of(file))
+        known = _upgraded(header)["classes"] if header["version"] == 1 else header["classes"]
+        lost = [label for label in known if label not in classes]
+    except (OSError, MemoryError):
+        return  # whoever writes there says more of it
+    except Exception as error:  # a header with anything in it
+        why = "is there already, and is not a model saved by mdcg, or is damaged; remove it, or name another file."
+        raise MdcgError(f"{shown(path)} {why}") from error
+    if lost:
+        raise MdcgError(
+            f"{shown(path)} is a model of {len(known)} classes, and the new one would not know '{lost[0]}'; let that "
+            "one learn more (--from, Learner.load), or name another file."
+        )
 
 
 @contextlib.contextmanager

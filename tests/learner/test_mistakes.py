@@ -658,3 +658,22 @@ def test_predict_in_two_forms_at_once(cli: Cli, root: Path, model: Path) -> None
     )
     assert "'device' is wrong" in cli("predict", model, root / "first", "--device", "tpu").sentence()
     assert cli("predict", model, root / "first", "--top", 0).code == 2
+
+
+def test_a_model_is_not_lost_to_one_that_knows_less(cli: Cli, root: Path, tmp_path: Path) -> None:
+    """Its memory may be all that is left of its images; to learn the same classes again, or more, loses nothing."""
+    out = tmp_path / "m.safetensors"
+    assert cli("learn", root / "first", "--out", out, *QUICK).code == 0
+    before = out.read_bytes()
+    refused = cli("learn", root / "second", "--out", out, *QUICK)
+    assert refused.code == 2
+    assert "m.safetensors is a model of 2 classes, and the new one would not know 'class 0'; let that" in refused.err
+    assert out.read_bytes() == before
+    assert cli("learn", root / "first", "--out", out, *QUICK).code == 0
+    assert cli("learn", root / "second", "--from", out, "--out", out, "--epochs", 1).code == 0
+    assert len(mdcg.Learner.load(out).classes_) == 4
+    out.write_bytes(b"something else")
+    refused = cli("learn", root / "first", "--out", out, *QUICK)
+    assert refused.code == 2
+    assert "is there already, and is not a model saved by mdcg" in refused.err
+    assert out.read_bytes() == b"something else"

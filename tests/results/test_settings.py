@@ -110,14 +110,18 @@ def test_training_of_its_own_is_named_as_such() -> None:
     assert names(*runs, plain) - usual == {"md-replay, not its own training"}
     not_flipped = [run("md-replay", augment=words) for words in ("crop+randaugment", "randaugment")]
     assert names(*runs, *not_flipped) - usual == {
-        f"md-replay, its own training, augment {words}"
-        for words in ("crop+flip+randaugment", "crop+randaugment", "randaugment")
+        "md-replay, its own training but augment crop+randaugment",
+        "md-replay, its own training but augment randaugment",
     }
     training = {"lr": 0.1, "schedule": "cosine", "weight_decay": 5e-4, "augment": "crop+flip+randaugment"}
     assert names(*runs, run("er-ace", **training)) - usual == {"er-ace, md-replay's training"}
     weak = [run(method, augment="crop+flip+randaugment", randaugment_m=5.0) for method in ("er-ace", "er-lode", "der")]
     strong = run("er-ace", augment="crop+flip+randaugment")
     assert names(*runs, weak[0]) - usual == {"er-ace, augment crop+flip+randaugment, randaugment m 5"}
+    assert names(made_run(), made_run(method="md-replay", augment="of a later version")) == {
+        "md-cg",
+        "md-replay, not its own training, augment of a later version",
+    }
     assert names(*weak, strong) == {"er-ace", "er-lode", "der", "er-ace, randaugment m 9"}
     (section,) = gather(runs)
     assert section.shared.endswith("the methods' default settings, except where a name says otherwise")

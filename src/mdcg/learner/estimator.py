@@ -50,7 +50,7 @@ from mdcg.methods.base import Passes, Value
 from mdcg.models.naming import Given as Backbone
 from mdcg.models.naming import backbone_name
 from mdcg.models.weights import WeightsFile
-from mdcg.saved import PIXELS_AT_ONCE, Label, Probabilities, SavedModel, Version
+from mdcg.saved import PIXELS_AT_ONCE, Label, Probabilities, SavedModel, Version, refuse_to_lose
 from mdcg.train.precision import compute
 
 logger = logging.getLogger(__name__)
@@ -207,6 +207,8 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError("none of these classes is new; learn takes at least one that is not known yet.")
         if before is None and len(new) < 2:
             raise InputError(f"there is only one class, {new[0]!r}; begin with at least two classes.")
+        if save_to is not None:
+            refuse_to_lose(save_to, (*known, *new))
         setup = resolved(params, before, pixels, len(known) + len(new))
         check_room(setup, before, len(new))
         place = {label: position for position, label in enumerate((*known, *new))}

@@ -93,6 +93,13 @@ def augment_settings(
     }
 
 
+def augmentations(spec: RunSpec) -> tuple[Augmentation, ...]:
+    """The augmentations that were asked for in a run; none where they are as usual, or not known here."""
+    with contextlib.suppress(MdcgError):
+        return parse_augment(spec.augment or NONE)
+    return ()
+
+
 def own_training(spec: RunSpec, classes: int) -> dict[str, object]:
     """The fields of a spec that its method set, as it brings its own training; none where it trained otherwise."""
     found = brought_training(spec, classes)
@@ -102,7 +109,7 @@ def own_training(spec: RunSpec, classes: int) -> dict[str, object]:
 def brought_training(spec: RunSpec, classes: int) -> dict[str, object]:
     """The fields of a spec that its method sets where nothing else is asked for, if it brings its own training.
 
-    `classes` is how many the run learned. Crop and flip are the dataset's matter.
+    `classes` is how many the run learned. Crop and flip are the dataset's matter, which is not always at hand.
     """
     if spec.method not in METHODS.names() or spec.stream.online:
         return {}
@@ -111,17 +118,21 @@ def brought_training(spec: RunSpec, classes: int) -> dict[str, object]:
     if spec.optimizer != "sgd":
         found.pop("lr", None)
     own = set(parse_augment(str(found.pop("augment", NONE)))) - CROP_AND_FLIP
-    if own and not (spec.augment is None and _taken_as_they_are(spec)):
-        around = CROP_AND_FLIP if spec.augment is None else CROP_AND_FLIP.intersection(parse_augment(spec.augment))
-        found |= augment_settings(parse_augment(spell_augment({*around, *own})), ())
+    usual = _crop_and_flip(spec)
+    if own and usual is None:  # nobody knows: as they are where something was asked for
+        usual = CROP_AND_FLIP if spec.augment is None else CROP_AND_FLIP.intersection(augmentations(spec))
+    if own and usual:
+        found |= augment_settings(parse_augment(spell_augment({*usual, *own})), ())
     return found
 
 
-def _taken_as_they_are(spec: RunSpec) -> bool:
-    """Whether images are neither cropped nor mirrored where nothing else is asked for, as far as is known."""
+def _crop_and_flip(spec: RunSpec) -> set[Augmentation] | None:
+    """Whether images are cropped and mirrored where nothing else is asked for; None where that is not known."""
     with contextlib.suppress(MdcgError):  # the dataset is gone, or was given in Python
-        return not usual_augment(record_of(parse(spec.scenario)[0]).preprocessing_for((1, 1, 1)))
-    return False
+        record = record_of(parse(spec.scenario)[0])
+        published = record.published if spec.augmentation == "published" else None
+        return {*usual_augment(published or record.preprocessing_for((1, 1, 1)))}
+    return None
 
 
 def cropped_and_flipped(dataset: Dataset, augment: str | None) -> Dataset:

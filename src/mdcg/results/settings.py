@@ -18,6 +18,7 @@ from mdcg.models import HEADS
 from mdcg.recipes import grid
 from mdcg.recipes.presets import (
     augment_settings,
+    augmentations,
     brought_training,
     own_training,
     papers_head,
@@ -29,7 +30,7 @@ from mdcg.runs.finished import FinishedRun
 from mdcg.runs.record import Record
 from mdcg.runs.spec import TUNED, RunSpec
 from mdcg.scenario import Stream, scenario_names
-from mdcg.train.augment import NONE, USUAL, parse_augment
+from mdcg.train.augment import USUAL
 
 #: Named in other ways than by "field value", or no difference between settings of one section.
 ELSEWHERE = {
@@ -292,7 +293,7 @@ def _training(
 
 def _numbers_of_augmentation(spec: RunSpec) -> set[str]:
     """The numbers that go with how images are augmented, and are as usual for that."""
-    usual = augment_settings(parse_augment(spec.augment or NONE), ())
+    usual = augment_settings(augmentations(spec), ())
     return {key for key, value in usual.items() if key != "augment" and getattr(spec, key) == value}
 
 
