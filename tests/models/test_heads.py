@@ -170,16 +170,18 @@ def test_open_gates_equal_a_product_over_later_tasks(cap: float) -> None:
     assert (openings == cap).any() == (cap < 2)
 
 
-def test_gates_that_could_never_open_are_refused(tmp_path: Path) -> None:
-    asked: dict[str, Any] = {
-        "scenario": "digits-5",
-        "method": "md",
-        "memory": 20,
-        "head": "open-gates",
-        "set": {"cap": -1},
-    }
-    with pytest.raises(MdcgError, match="gates cannot open up to -1; give a cap above 0"):
-        mdcg.run(**asked, out=tmp_path / "runs")
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"cap": -1}, "gates cannot open up to -1; give a cap above 0, and no more than 2"),
+        ({"cap": 2.5}, "gates cannot open up to 2.5"),  # 2σ never does
+        ({"gamma": 0}, "gates cannot learn with γ = 0; give one above 0"),
+    ],
+)
+def test_gates_that_could_never_open_are_refused(settings: dict[str, float], said: str, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"scenario": "digits-5", "method": "md", "memory": 20, "head": "open-gates"}
+    with pytest.raises(MdcgError, match=said):
+        mdcg.run(**asked, set=settings, out=tmp_path / "runs")
     assert not list(tmp_path.iterdir())  # nothing was begun
 
 

@@ -23,9 +23,11 @@ from mdcg.execute.context import Context
 from mdcg.execute.sweep import Sweep
 from mdcg.recipes.grid import GridCell
 from mdcg.report.files import csv_table, latex, latex_text, markdown
+from mdcg.report.notebook import one_line
 from mdcg.report.page.page import page, templates
 from mdcg.report.page.payload import lean
-from mdcg.report.sweep_tables import caption, sweep_table
+from mdcg.report.sweep_tables import sweep_table
+from mdcg.report.terminal import comparison
 from mdcg.results.read import find_runs
 from mdcg.results.settings import Section, Setting, gather
 from mdcg.runs.finished import FinishedRun
@@ -85,11 +87,14 @@ def test_beside_the_papers_bwt_stands_that_of_the_end() -> None:
     sweep = Sweep([GridCell({"method": "md-cg"}, [run.spec])], Context(Path("nowhere")), "a title")
     settings = [Setting((run,), "md-cg", "md-cg")]
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(sweep_table(sweep, settings, console))
+    table, caption = sweep_table(sweep, settings, console)
+    console.print(table)
     shown = console.export_text()
     assert "60.0 | -40.0" in shown
     assert "65.5 ± 3.2 | -35.7" in shown
-    assert caption(settings).startswith("ACC | BWT-final in percent, one seed; below it the paper's.")
+    assert caption.startswith("ACC | BWT-final in percent, one seed; below it the paper's.")
+    _, narrow = sweep_table(sweep, settings, Console(width=20, file=io.StringIO()))
+    assert narrow.startswith("ACC in percent, one seed; below it the paper's.")
 
 
 def test_markdown() -> None:
@@ -356,3 +361,22 @@ def test_optimisation_and_augmentation_are_named(cli: Cli, runs: Path) -> None:
     table = (runs / "page" / "table.md").read_text()
     assert "schedule cosine, augment crop+jitter, jitter strength 0.4" in table
     assert "optimizer adamw" in table
+
+
+def test_what_is_not_default_is_said_below_a_comparison() -> None:
+    """Heads and settings that all runs of a method have in common; what tells them apart is in their names."""
+
+    def said(*runs: FinishedRun) -> list[str]:
+        settings = [Setting((run,), str(place), str(place)) for place, run in enumerate(runs)]
+        console = Console(width=100, record=True, file=io.StringIO())
+        console.print(comparison(settings, "a title", console))
+        return [line.strip() for line in console.export_text().splitlines()[-3:] if ":" in line]
+
+    assert said(made_run(), made_run(method="replay")) == []
+    gated = made_run(method="replay", head="cascaded-gates")
+    assert said(made_run(), gated) == ["replay: head cascaded-gates"]
+    grid = [made_run(hyperparameters={"lam": lam, "divergence": "student-teacher"}) for lam in (0.1, 1.0)]
+    assert said(*grid) == ["md-cg: divergence student-teacher"]
+    assert one_line(Setting((gated,), "replay", "replay")).startswith(
+        "replay on c10-5, memory 500, head cascaded-gates, "
+    )

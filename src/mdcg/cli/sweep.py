@@ -62,7 +62,7 @@ def sweep(
     from mdcg.execute.sweep import Sweep
     from mdcg.recipes.document import read_document
     from mdcg.recipes.grid import axis_labels
-    from mdcg.report.sweep_tables import caption, sweep_json, sweep_table
+    from mdcg.report.sweep_tables import sweep_json, sweep_table
     from mdcg.results.settings import of_sweep
 
     asked = {"seeds": seeds, "preset": preset, "out": out, "data": data, "device": device, "precision": precision}
@@ -89,8 +89,11 @@ def sweep(
     else:
         console = PlainConsole()
         if settings:
-            console.print(sweep_table(work, settings, console))
-        say(caption(settings))
+            table, caption = sweep_table(work, settings, console)
+            console.print(table)
+            say(caption)
+        else:
+            say("No run is finished.")
     if undone:
         _say_what_is_undone(undone)
         raise SystemExit(1)

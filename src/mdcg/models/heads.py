@@ -177,8 +177,11 @@ class OpenGates(CascadedGates):
 
     @classmethod
     def check(cls, settings: Mapping[str, float]) -> None:
-        if settings["cap"] <= 0:
-            raise MdcgError(f"gates cannot open up to {settings['cap']:g}; give a cap above 0.", about="set.cap")
+        if not 0 < settings["cap"] <= 2:
+            why = "give a cap above 0, and no more than 2, where nothing is cut."
+            raise MdcgError(f"gates cannot open up to {settings['cap']:g}; {why}", about="set.cap")
+        if settings["gamma"] <= 0:
+            raise MdcgError(f"gates cannot learn with γ = {settings['gamma']:g}; give one above 0.", about="set.gamma")
 
     def grow(self, classes: int, head_rngs: Rngs, gate_rngs: Rngs) -> None:
         before = self.gates.outputs

@@ -13,7 +13,7 @@ from mdcg.methods.base import Value
 from mdcg.metrics import spread
 from mdcg.report.search_tables import at_an_end, text_of, verdict
 from mdcg.report.terminal import measured, shade
-from mdcg.results.settings import Setting
+from mdcg.results.settings import Setting, departures
 
 
 def one_line(setting: Setting) -> str:
@@ -73,7 +73,8 @@ def _grid(found: SearchResult) -> str:
 
 def _what(setting: Setting) -> str:
     runs = len(setting.runs)
-    return f"{setting.what}, {runs} {'seeds' if runs > 1 else 'seed'}"
+    unnamed = [words for words in departures(setting.spec) if words not in setting.name]
+    return ", ".join([setting.what, *unnamed, f"{runs} {'seeds' if runs > 1 else 'seed'}"])
 
 
 def _metrics(setting: Setting, names: Iterable[str]) -> list[str]:

@@ -61,15 +61,15 @@ def _several(numbers: Sequence[int]) -> str:
     return ", ".join(parts) or "–"
 
 
-def sweep_table(sweep: Sweep, settings: Sequence[Setting], console: Console) -> Table:
-    """Make a line for each setting, a column for each memory size; below each result the paper's.
+def sweep_table(sweep: Sweep, settings: Sequence[Setting], console: Console) -> tuple[Table, str]:
+    """Make a line for each setting, a column for each memory size; below each result the paper's. And a caption.
 
-    BWT is that at the end, which is what the paper's tables print.
+    BWT is that at the end, which is what the paper's tables print; where the console is too narrow it is left out.
     """
     whole = _sweep_table(sweep, settings, with_bwt=True)
     if console.measure(whole, options=console.options.update(width=10_000)).maximum <= console.width:
-        return whole
-    return _sweep_table(sweep, settings, with_bwt=False)
+        return whole, _caption(settings, "ACC | BWT-final in percent")
+    return _sweep_table(sweep, settings, with_bwt=False), _caption(settings, "ACC in percent")
 
 
 def _sweep_table(sweep: Sweep, settings: Sequence[Setting], with_bwt: bool) -> Table:
@@ -102,15 +102,12 @@ def _after(bwt: float, with_bwt: bool) -> str:
     return f" | {bwt:.1f}" if with_bwt and not math.isnan(bwt) else ""
 
 
-def caption(settings: Sequence[Setting]) -> str:
-    """Say what the numbers of a sweep's table are."""
+def _caption(settings: Sequence[Setting], numbers: str) -> str:
     counts = sorted({len(setting.runs) for setting in settings})
-    if not counts:
-        return "No run is finished."
     seeds = " to ".join(map(str, dict.fromkeys([counts[0], counts[-1]])))
     over = f"mean ± sample std over {seeds} seeds" if counts[-1] > 1 else "one seed"
     beside = "; below it the paper's" if any(setting.paper for setting in settings) else ""
-    said = f"ACC | BWT-final in percent, {over}{beside}. Bold: best, underlined: second."
+    said = f"{numbers}, {over}{beside}. Bold: best, underlined: second."
     return "\n".join([said, *trained_otherwise(settings)])
 
 

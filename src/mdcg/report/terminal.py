@@ -14,7 +14,7 @@ from rich.text import Text
 
 from mdcg.methods import METHODS
 from mdcg.metrics import Matrix, spread
-from mdcg.results.settings import Setting, marks
+from mdcg.results.settings import Setting, departures, marks
 from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
 from mdcg.scenario import Stream
@@ -76,7 +76,17 @@ def _comparison(settings: Sequence[Setting], title: str, metrics: Mapping[str, s
 def _runs(settings: Sequence[Setting]) -> str:
     count = max(len(setting.runs) for setting in settings)
     said = f"percent, mean ± sample std over {count} seeds" if count > 1 else "percent, one seed"
-    return "\n".join([said, *trained_otherwise(settings)])
+    return "\n".join([said, *_set_otherwise(settings), *trained_otherwise(settings)])
+
+
+def _set_otherwise(settings: Sequence[Setting]) -> list[str]:
+    """Heads and settings that are not the default of a method in any of its settings, a line for each method."""
+    lines = []
+    for method in dict.fromkeys(setting.spec.method for setting in settings):
+        found = [departures(setting.spec) for setting in settings if setting.spec.method == method]
+        common = [words for words in found[0] if all(words in others for others in found)]
+        lines += [f"{method}: {', '.join(common)}"] if common else []
+    return lines
 
 
 def trained_otherwise(settings: Sequence[Setting]) -> list[str]:

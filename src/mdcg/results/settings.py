@@ -244,8 +244,9 @@ def _words(field: str, value: str) -> str:
 
 
 def _shared(usual: dict[str, str], chosen: bool, exceptions: bool) -> str:
+    epochs = "epoch" if usual["epochs"] == "1" else "epochs"
     text = (
-        f"{usual['backbone']}, {usual['epochs']} epochs per task, batches of {usual['batch_size']}, "
+        f"{usual['backbone']}, {usual['epochs']} {epochs} per task, batches of {usual['batch_size']}, "
         f"learning rate {usual['lr']}"
     )
     text += f", momentum {usual['momentum']}" if usual["optimizer"] == "sgd" else ""
@@ -301,6 +302,11 @@ def _head(spec: RunSpec) -> list[str]:
     known = spec.method in METHODS.names()
     head = papers_head(spec) if preset_of(spec) == "published" else spec.head
     return [] if known and head == METHODS[spec.method].head else [head]
+
+
+def departures(spec: RunSpec) -> list[str]:
+    """What of a run's head and settings is not its method's default, or `published`, the name of them all."""
+    return [*(f"head {head}" for head in _head(spec)), *_chosen(spec)]
 
 
 def _chosen(spec: RunSpec) -> list[str]:
