@@ -83,18 +83,19 @@ def by_hand(group: Group, k: int, moment: Moment, tasks: int) -> MeasuredRow:
         plain = [
             product(features, held["classifier.weight"][c], held["classifier.bias"][c]) for c in range(moment.seen)
         ]
-        factors = [1.0] * moment.seen
+        factors, with_gates = [1.0] * moment.seen, set[int]()
         for gate, classes in enumerate(scaled(group.training.head, tasks)):
             g = product(features, held["gates.weight"][gate], held["gates.bias"][gate])
             opening = 1 / (1 + math.exp(-(settings["gamma"] * g + settings.get("beta", 0))))
             if "cap" in settings:
                 opening = min(2 * opening, settings["cap"])
             closed.append(1 - opening)
+            with_gates.update(classes)
             for c in classes:
                 factors[c] *= opening
         gated = [logit * factor for logit, factor in zip(plain, factors, strict=True)]
         assert gated == pytest.approx(moment.logits(dataset.test.images[i]))
-        products += factors
+        products += [factors[c] for c in with_gates]
         truth = moment.position[int(dataset.test.labels[i])]
         changed += gated.index(max(gated)) != plain.index(max(plain))
         right += gated.index(max(gated)) == truth
@@ -155,6 +156,28 @@ class Pushed(Probe):
             gates.bias.copy_(torch.tensor([0.0, -math.log(3)]) - 10)  # sigmoid(b + 10) is 1/2 and 1/4
             classifier.bias.copy_(torch.tensor([2.2, 3.0, 1.0, 0.5]))  # times the gates: 1.1, 0.75, 1, 0.5
         return PROBES["gates"]().look(replace(snapshot, model=model))
+
+
+class Opened(Probe):
+    """The probe of a copy in which all gates are open further than 1."""
+
+    def wants(self, task: int, epoch: int, epochs: int) -> bool:
+        return (task, epoch) == (1, epochs)
+
+    def look(self, snapshot: Snapshot) -> Measured:
+        model = copy.deepcopy(snapshot.model)
+        assert isinstance(model.head, CascadedGates)
+        with torch.no_grad():
+            model.head.gates.weight.zero_()
+            model.head.gates.bias.copy_(torch.tensor([math.log(3), math.log(4)]))  # 2 sigmoid(b) is 1.5 and 1.6
+        return PROBES["gates"]().look(replace(snapshot, model=model))
+
+
+def test_classes_without_gates_do_not_count_as_closed() -> None:
+    group = group_of("single-open-gate", {"gamma": 1.0, "cap": 2.0})
+    for (row,) in trained(group, {"opened": Opened()}).measured:
+        assert row["closed_largest"] == pytest.approx(-0.5)
+        assert row["closed_product"] == pytest.approx(-0.5)
 
 
 def test_gates_that_decide_everything() -> None:

@@ -67,12 +67,13 @@ def _measure_gates(head: CascadedGates, k: int, features: Tensor, labels: Ints) 
     openings = head.log_openings(_of_member(head.gates, k, features), k)
     closed = -torch.expm1(openings)
     products = head.add_up(openings)  # as logarithms
+    has_gates = head.add_up(torch.ones_like(openings[:1]))[0] > 0  # others have a product of 1
     gated, plain = (logits * products.exp()).argmax(1), logits.argmax(1)
     truth = torch.from_numpy(labels).to(plain.device)
     return {
         "closed_mean": float(closed.mean()),
         "closed_largest": float(closed.amax()),
-        "closed_product": float(-torch.expm1(products).amin()),
+        "closed_product": float(-torch.expm1(products[:, has_gates]).amin()),
         "changed": int((gated != plain).sum()),
         "images": len(labels),
         "accuracy": float(100 * (gated == truth).double().mean()),
