@@ -14,7 +14,6 @@ import mdcg
 from mdcg.errors import MdcgError
 from mdcg.methods import METHODS
 from mdcg.models import HEADS, Model, build_model
-from mdcg.models.heads import CascadedGates
 from mdcg.probes import PROBES, Measured, Probe, Snapshot, probes_for
 from mdcg.train.group import Group
 from mdcg.train.state import MeasuredRow
@@ -141,48 +140,36 @@ def test_gates_equal_a_loop_over_images_and_gates(head: str, settings: str) -> N
 
 
 class Pushed(Probe):
-    """The probe of a copy in which gates are half and a quarter open, and the classifier's answers are known."""
+    """The probe of a copy in which these biases alone decide how far gates open, and what the classifier says."""
+
+    def __init__(self, gates: list[float], classifier: list[float]) -> None:
+        self.biases = {"gates": gates, "classifier": classifier}
 
     def wants(self, task: int, epoch: int, epochs: int) -> bool:
         return (task, epoch) == (1, epochs)
 
     def look(self, snapshot: Snapshot) -> Measured:
         model = copy.deepcopy(snapshot.model)
-        assert isinstance(model.head, CascadedGates)
-        gates, classifier = model.head.gates, model.head.classifier
         with torch.no_grad():
-            gates.weight.zero_()
-            classifier.weight.zero_()
-            gates.bias.copy_(torch.tensor([0.0, -math.log(3)]) - 10)  # sigmoid(b + 10) is 1/2 and 1/4
-            classifier.bias.copy_(torch.tensor([2.2, 3.0, 1.0, 0.5]))  # times the gates: 1.1, 0.75, 1, 0.5
-        return PROBES["gates"]().look(replace(snapshot, model=model))
-
-
-class Opened(Probe):
-    """The probe of a copy in which all gates are open further than 1."""
-
-    def wants(self, task: int, epoch: int, epochs: int) -> bool:
-        return (task, epoch) == (1, epochs)
-
-    def look(self, snapshot: Snapshot) -> Measured:
-        model = copy.deepcopy(snapshot.model)
-        assert isinstance(model.head, CascadedGates)
-        with torch.no_grad():
-            model.head.gates.weight.zero_()
-            model.head.gates.bias.copy_(torch.tensor([math.log(3), math.log(4)]))  # 2 sigmoid(b) is 1.5 and 1.6
+            for layer, biases in self.biases.items():
+                model.head.get_parameter(f"{layer}.weight").zero_()
+                model.head.get_parameter(f"{layer}.bias").copy_(torch.tensor(biases))
         return PROBES["gates"]().look(replace(snapshot, model=model))
 
 
 def test_classes_without_gates_do_not_count_as_closed() -> None:
     group = group_of("single-open-gate", {"gamma": 1.0, "cap": 2.0})
-    for (row,) in trained(group, {"opened": Opened()}).measured:
+    pushed = Pushed([math.log(3), math.log(4)], [0.0] * 4)  # 2 sigmoid(b) is 1.5 and 1.6
+    for (row,) in trained(group, {"pushed": pushed}).measured:
         assert row["closed_largest"] == pytest.approx(-0.5)
         assert row["closed_product"] == pytest.approx(-0.5)
 
 
 def test_gates_that_decide_everything() -> None:
     group = toy_group(toy_dataset(COUNTS), "md-cg", MEMBERS, epochs=1)
-    for k, (row,) in enumerate(trained(group, {"pushed": Pushed()}).measured):
+    # sigmoid(b + 10) is 1/2 and 1/4; the classifier's answers times the gates are 1.1, 0.75, 1 and 0.5.
+    pushed = Pushed([-10, -math.log(3) - 10], [2.2, 3.0, 1.0, 0.5])
+    for k, (row,) in enumerate(trained(group, {"pushed": pushed}).measured):
         assert row["closed_mean"] == pytest.approx(0.625)
         assert row["closed_largest"] == row["closed_product"] == pytest.approx(0.75)
         position = group.views[k].eval_positions

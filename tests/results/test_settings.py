@@ -122,6 +122,11 @@ def test_training_of_its_own_is_named_as_such() -> None:
         "md-cg",
         "md-replay, not its own training, augment of a later version",
     }
+    brought: dict[str, Any] = {"method": "md-replay", **training, "randaugment_n": 2, "randaugment_m": 9.0}
+    elsewhere = [
+        made_run(**{**brought, "scenario": "gone-5", "augment": own}) for own in ("crop+randaugment", "randaugment")
+    ]
+    assert len(names(*elsewhere)) == 2  # whether images are cropped there as usual, nobody knows
     assert names(*weak, strong) == {"er-ace", "er-lode", "der", "er-ace, randaugment m 9"}
     (section,) = gather(runs)
     assert section.shared.endswith("the methods' default settings, except where a name says otherwise")

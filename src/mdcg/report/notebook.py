@@ -73,7 +73,7 @@ def _grid(found: SearchResult) -> str:
 
 def _what(setting: Setting) -> str:
     runs = len(setting.runs)
-    unnamed = [words for words in departures(setting.spec) if words not in setting.name]
+    unnamed = [words for words in departures(setting.spec) if words not in setting.name.split(", ")]
     return ", ".join([setting.what, *unnamed, f"{runs} {'seeds' if runs > 1 else 'seed'}"])
 
 

@@ -323,8 +323,8 @@ def _chosen(spec: RunSpec) -> list[str]:
 def _last(spec: RunSpec, namesakes: Sequence[RunSpec]) -> list[str]:
     """What tells a spec from others that would have the same name."""
     return [
-        f"{words} {getattr(spec, field)}"
-        for field, words in {**{field: field.replace("_", " ") for field in FACTS}, **LAST}.items()
+        _words(LAST.get(field, field), _fact(spec, field))
+        for field in (*FACTS, *LAST)
         if len({getattr(other, field) for other in namesakes}) > 1
     ]
 
