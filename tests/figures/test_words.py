@@ -72,6 +72,9 @@ def test_names_of_files(tmp_path: Path) -> None:
     assert _stem("drift", Recipe(scenario="c10-5", memory=[500])) == "drift-c10-5-m500"
     assert _stem("floats", Recipe(scenario="c10-5", memory=[200, 500])) == "floats-c10-5"
     assert _stem("gates", Recipe(scenario="c10-5", memory=[500], head="my/own")) == "gates-c10-5-my-own-m500"
+    halves = [_stem("gates", Recipe(scenario="c10-5", set={"cap": cap})) for cap in (1, 1.5, 2.0)]
+    assert halves == ["gates-c10-5-cap-1", "gates-c10-5-cap-1.5", "gates-c10-5-cap-2"]  # none replaces another
+    assert _stem("sigmoid", Recipe(scenario="c10-5", set={"bias": [1, 10]}, methods=["md", "ld"])) == "sigmoid-c10-5"
     long = _stem("drift", Recipe(scenario="folder:/a/" + "very long/" * 60 + "birds-3"))
     assert len(long) < 70
     assert long.endswith("-birds-3")

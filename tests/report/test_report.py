@@ -9,7 +9,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ def test_beside_the_papers_bwt_stands_that_of_the_end() -> None:
     assert r"Method & ACC & BWT-final \\" in text
     assert r"md-cg & $60.0$ & $-40.0$ \\" in text
     sweep = Sweep([GridCell({"method": "md-cg"}, [run.spec])], Context(Path("nowhere")), "a title")
-    settings = [Setting((run,), "md-cg", "md-cg")]
+    settings = [Setting((run,), "md-cg", "md-cg", {"method": "md-cg"})]
     console = Console(width=100, record=True, file=io.StringIO())
     table, caption = sweep_table(sweep, settings, console)
     console.print(table)
@@ -95,6 +95,46 @@ def test_beside_the_papers_bwt_stands_that_of_the_end() -> None:
     assert caption.startswith("ACC | BWT-final in percent, one seed; below it the paper's.")
     _, narrow = sweep_table(sweep, settings, Console(width=20, file=io.StringIO()))
     assert narrow.startswith("ACC in percent, one seed; below it the paper's.")
+
+
+def swept(values: Sequence[tuple[dict[str, str], FinishedRun]]) -> list[list[str]]:
+    """The table of a sweep with one run on each of these places of its grid, line by line."""
+    cells = [GridCell(labels, [run.spec]) for labels, run in values]
+    settings = [Setting((run,), "", "", labels) for labels, run in values]
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(sweep_table(Sweep(cells, Context(Path("nowhere")), "a title"), settings, console)[0])
+    return [re.split(r"\s{2,}", line.strip()) for line in console.export_text().splitlines()[2:] if line.strip()]
+
+
+def test_an_axis_of_scenarios_and_memories_gives_the_columns_of_a_sweep() -> None:
+    at = {"C10-5, 500": ("c10-5", 500), "C10-5, 20": ("c10-5", 20), "C100-10, 20": ("c100-10", 20)}
+    made = [
+        ({"cell": cell, "gates": gates}, made_run(acc + 10 * place, scenario=scenario, memory=memory, epochs=3))
+        for place, (cell, (scenario, memory)) in enumerate(at.items())
+        for gates, acc in (("none", 30), ("open", 40))
+    ]
+    header, _, *lines = swept(made)
+    assert header == list(at)
+    assert [line[0] for line in lines] == ["none", "open"]
+    assert [[part.split()[0] for part in line[1:]] for line in lines] == [
+        ["30.0", "40.0", "50.0"],
+        ["40.0", "50.0", "60.0"],
+    ]
+
+
+def test_else_columns_are_sizes_of_memory() -> None:
+    """A method without memory has a column of its own, and is no reason to make one of each method."""
+    for axis in ("method", "compared"):
+        made = [
+            ({axis: method, "epochs": str(epochs)}, made_run(30 + epochs, method=method, memory=memory, epochs=epochs))
+            for method, memory in (("naive", 0), ("ld", 500))
+            for epochs in (1, 2)
+        ]
+        header, _, *lines = swept(made)
+        assert header == ["no memory", "memory 500"]
+        assert [line[0] for line in lines] == ["naive, epochs 1", "naive, epochs 2", "ld, epochs 1", "ld, epochs 2"]
+    sizes = [({"memory": str(size)}, made_run(30, memory=size, method="ld")) for size in (500, 20)]
+    assert swept(sizes)[0] == ["memory 20", "memory 500"]
 
 
 def test_markdown() -> None:

@@ -194,14 +194,20 @@ def _write(name: str, figure: Figure, rows: Sequence[Row], where: str, stem: Pat
 
 
 def _stem(name: str, asked: Recipe) -> str:
-    """The name of the files: a folder's scenario, a long path, is cut; a head, and a single memory size, are named.
+    """The name of the files: a folder's scenario, a long path, is cut; what was asked for one value of is named.
 
     >>> _stem("drift", Recipe(scenario="c10-5", memory=[500])), _stem("floats", Recipe(scenario="folder:/my birds-3"))
     ('drift-c10-5-m500', 'floats-folder-my-birds-3')
-    >>> _stem("gates", Recipe(scenario="c10-5", head="open-gates"))
-    'gates-c10-5-open-gates'
+    >>> _stem("gates", Recipe(scenario="c10-5", methods=["md-replay"], head="open-gates", set={"cap": 2.0}))
+    'gates-c10-5-md-replay-open-gates-cap-2'
     """
-    said = (re.sub(r"[^A-Za-z0-9.-]+", "-", part).strip("-")[-60:] for part in (asked.scenario, asked.head or ""))
+    method = asked.methods[0] if len(asked.methods) == 1 else ""
+    one = {key: value for key, value in asked.set.items() if not isinstance(value, list)}
+    own = [f"{key}-{value:g}" if isinstance(value, float) else f"{key}-{value}" for key, value in one.items()]
+    said = (
+        re.sub(r"[^A-Za-z0-9.-]+", "-", part).strip("-")[-60:]
+        for part in (asked.scenario, method, asked.head or "", *own)
+    )
     size = f"m{asked.memory[0]}" if len(asked.memory) == 1 else ""
     return "-".join(part for part in (name, *said, size) if part)
 

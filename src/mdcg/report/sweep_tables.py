@@ -16,7 +16,7 @@ from mdcg.execute.plan import Job, Plan, Undone
 from mdcg.execute.sweep import Sweep
 from mdcg.methods import METHODS
 from mdcg.metrics import spread
-from mdcg.recipes.grid import MEMORY, label
+from mdcg.recipes.grid import MEMORY, GridCell, label
 from mdcg.report.terminal import STYLES, trained_otherwise
 from mdcg.results.settings import Setting, marks
 from mdcg.train.display import duration
@@ -64,7 +64,8 @@ def _several(numbers: Sequence[int]) -> str:
 def sweep_table(sweep: Sweep, settings: Sequence[Setting], console: Console) -> tuple[Table, str]:
     """Make a line for each setting, a column for each memory size; below each result the paper's. And a caption.
 
-    BWT is that at the end, which is what the paper's tables print; where the console is too narrow it is left out.
+    An axis that says scenario and memory at once, as "C10-5, 200", gives the columns in its own words. BWT is that at
+    the end, which is what the paper's tables print; where the console is too narrow it is left out.
     """
     whole = _sweep_table(sweep, settings, with_bwt=True)
     if console.measure(whole, options=console.options.update(width=10_000)).maximum <= console.width:
@@ -73,19 +74,43 @@ def sweep_table(sweep: Sweep, settings: Sequence[Setting], console: Console) -> 
 
 
 def _sweep_table(sweep: Sweep, settings: Sequence[Setting], with_bwt: bool) -> Table:
-    sizes = sorted({spec.memory for spec in sweep.specs})
-    marked = marks(settings)
-    rows: dict[str, dict[int, Text]] = {label(cell, without={MEMORY}): {} for cell in sweep.cells}
-    for place, setting in enumerate(settings):
-        style = STYLES.get(marked.get(place, ""), "")
-        rows[setting.name][setting.spec.memory] = _entry(setting, style, with_bwt)
+    axis, marked = _column_axis(sweep.cells), marks(settings)
+    found = {tuple(setting.labels.items()): place for place, setting in enumerate(settings)}
+    rows: dict[str, dict[str, Text]] = {}
+    for cell in sweep.cells:
+        row = rows.setdefault(label(cell, without={axis}), {})
+        if (place := found.get(tuple(cell.labels.items()))) is not None:
+            row[_column(cell, axis)] = _entry(settings[place], STYLES.get(marked.get(place, ""), ""), with_bwt)
+    cells = sorted(sweep.cells, key=lambda cell: cell.specs[0].memory) if axis == MEMORY else sweep.cells
+    columns = dict.fromkeys(_column(cell, axis) for cell in cells)
     table = Table(title=Text(sweep.title), title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("")
-    for size in sizes:
-        table.add_column(f"memory {size}" if size else "no memory", justify="right", no_wrap=True)
+    for column in columns:
+        table.add_column(Text(column), justify="right", no_wrap=True)
     for name, row in rows.items():
-        table.add_row(Text(name), *[row.get(size, Text("")) for size in sizes])
+        table.add_row(Text(name), *[row.get(column, Text("")) for column in columns])
     return table
+
+
+def _column_axis(cells: Sequence[GridCell]) -> str:
+    """The axis whose values are columns: memory, or one of several whose values say scenario and memory."""
+    axes = {axis: dict[str, set[tuple[str, int]]]() for axis in cells[0].labels}
+    for cell in cells:
+        first = cell.specs[0]
+        for axis, said in axes.items():
+            said.setdefault(cell.labels[axis], set()).update([(first.scenario, first.memory)] if first.memory else [])
+    if MEMORY not in axes and len(axes) > 1:
+        for axis, said in axes.items():
+            if max(map(len, said.values())) == 1 and len(set().union(*said.values())) > 1:
+                return axis
+    return MEMORY
+
+
+def _column(cell: GridCell, axis: str) -> str:
+    if axis != MEMORY:
+        return cell.labels[axis]
+    memory = cell.specs[0].memory
+    return f"memory {memory}" if memory else "no memory"
 
 
 def _entry(setting: Setting, style: str, with_bwt: bool) -> Text:
