@@ -278,6 +278,12 @@ BAD = [
     ("show nothing", "there is no run 'nothing'"),
     ("runs", "there is no folder runs"),
     ("list methds", "did you mean 'methods'"),
+    ("run --methd md", "no such option: --methd"),
+    ("run --memory", "option '--memory' requires an argument"),
+    ("run --epochs zwei", "invalid value for '--epochs'"),
+    ("sweep", "missing argument 'RECIPE'. 'mdcg sweep --help' says what it takes."),
+    ("data gt", "Did you mean 'get'? 'mdcg data --help' says what it takes."),
+    ("run --scenario digits-5 --method md --set lam=1 --set lam=2", "'lam' is set twice"),
     ("data get omniglot", "unknown dataset 'omniglot'"),
     ("data verify cifar10", "run 'mdcg data get cifar10' first"),
     ("data verify cifar10 --data /no/such/place", "there is no file or folder"),
@@ -295,10 +301,13 @@ def test_mistakes_get_one_sentence(
 
 @pytest.mark.parametrize("words", [["run", "--epoch", "3"], ["fly"], ["list"], ["run", "--members", "0"]])
 def test_mistakes_in_options(cli: Cli, words: list[str]) -> None:
+    assert "--help' says what it takes." in cli(*words).sentence()
+
+
+@pytest.mark.parametrize("words", [[], ["data"]])
+def test_nothing_asked_is_answered_by_the_help(cli: Cli, words: list[str]) -> None:
     answer = cli(*words)
-    assert answer.code == 2
-    assert "Traceback" not in answer.err
-    assert "Error" in answer.err
+    assert (answer.out + answer.err).splitlines() == cli(*words, "--help").out.splitlines()
 
 
 ODD = "o\x1b[31md\n\u202e\udcff"
@@ -326,10 +335,7 @@ def test_odd_names_in_a_sentence(
 
 @pytest.mark.parametrize("words", [["run", ODD], [ODD], ["data", ODD], ["run", f"--{ODD}"], ["list", "x", ODD]])
 def test_odd_names_in_mistakes_of_options(cli: Cli, words: list[str]) -> None:
-    answer = cli(*words)
-    assert answer.code == 2
-    assert "Error" in answer.err
-    assert [line for line in answer.err.split("\n") if not line.isprintable()] == []
+    assert cli(*words).sentence().isprintable()
 
 
 @pytest.mark.parametrize(

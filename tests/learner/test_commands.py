@@ -64,7 +64,7 @@ def test_learn_prints_what_was_learned(cli: Cli, pets: Path, more: Path, tmp_pat
     answer = cli("learn", pets, "--out", first, *QUICK)
     assert answer.code == 0, answer.err
     assert "mdcg: used 24." in answer.err
-    assert "learning ant, bee, cow [b] from 24 images: 2 epochs of 1 steps." in answer.err
+    assert "learning ant, bee, cow [b] from 24 images: 2 epochs of 1 step." in answer.err
     assert f"{first}: 3 classes in 1 task, memory of 20 of 20 images" in answer.out
     answer = cli("learn", more, "--from", first, "--out", second)  # all else is as it was
     assert answer.code == 0, answer.err
@@ -210,7 +210,8 @@ def test_info(cli: Cli, model: Path, more: Path) -> None:
         "images of 8 × 8 pixels, 3 channels",
         "network: smallconv with the head incremental, seed 0",
         "method: md-replay (lam 1, ",
-        "schedule cosine, randaugment",
+        "schedule cosine, crop by 1 pixel, flip, randaugment",
+        ", 2 epochs, 2 steps, ",
         ": ant, bee, cow [b]",
         ": :cat: ünï, [red]dog",
         "after 2",

@@ -57,7 +57,8 @@ def test_a_method_brings_its_own_training(tmp_path: Path) -> None:
     assert setup.augment == ("randaugment",)
     told = Console(width=200, record=True, file=io.StringIO())
     told.print(info_panel(learner.saved_, tmp_path / "model.safetensors"))
-    assert "learning rate 0.1, momentum 0.8, schedule cosine, weight decay 0.0005, randaugment" in told.export_text()
+    schedule = "learning rate 0.1, momentum 0.8, schedule cosine, weight decay 0.0005"
+    assert f"{schedule}, crop by {setup.padding} pixel, flip, randaugment" in told.export_text()
     again = mdcg.Learner.load(tmp_path / "model.safetensors").set_params(quiet=True)
     assert again.learn(images[20:40], ["emu"] * 20).saved_.setup.lr == own["lr"]
     assert again.set_params(lr=0.02).learn(images[40:], ["gnu"] * 20).saved_.setup.lr == 0.02

@@ -199,13 +199,26 @@ def test_runs_as_a_table(
             wide = partial(Console, width=width, force_terminal=True, color_system=None)
             patch.setattr("mdcg.cli.runs.PlainConsole", wide)
             capsys.readouterr()
-            _print(rows)
+            _print(rows, [])
         text = capsys.readouterr().out
         assert ("scenario" in text) == (width == 160)
         letters = "".join(line[:36].strip() for line in text.splitlines())
         assert all(row["name"][:18] in letters for row in rows)
         assert "…" not in text
     assert "none of the 6 runs" in cli("runs", "seed=9", "--out", several).out
+
+
+def test_what_is_asked_about_has_a_column(cli: Cli, several: Path) -> None:
+    """Also where only some methods have it; and training as usual is found by that name."""
+    told = cli("runs", "augment=usual", "memory>=1", "--sort=set.lam", "--out", several).out
+    head, *lines = [line.split() for line in told.splitlines() if line.strip() and "─" not in line]
+    usual = ["name", "scenario", "method", "memory", "seed", "ACC", "BWT-final", "s", "finished"]
+    assert head == [*usual[:5], "augment", "set.lam", *usual[5:]]
+    rows = [row for row in known_rows(several).values() if row["memory"]]
+    assert {line[5] for line in lines} == {"usual"}
+    expected = {(row["name"], f"{row['set.lam']:.4g}" if "set.lam" in row else "–") for row in rows}
+    assert {(line[0], line[6]) for line in lines} == expected
+    assert len({lam for _, lam in expected}) > 1
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
@@ -219,7 +232,7 @@ def test_lines_for_a_file_are_those_of_rich(encoding: str, several: Path, capsys
     console.file.flush()
     told = "".join(f"{line}\n" for line in _lines(rows, keys, box.SIMPLE_HEAD.substitute(console.options)))
     assert told.encode(encoding, "replace") == file.buffer.getvalue()
-    _print([rows[0], {**rows[1], "name": "two\nlines,\ttabs\x1b[31m"}])
+    _print([rows[0], {**rows[1], "name": "two\nlines,\ttabs\x1b[31m"}], [])
     assert capsys.readouterr().out.splitlines()[4].startswith("  two lines, tabs\ufffd[31m ")
 
 

@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from typer.models import ArgumentInfo
 
 from mdcg import __version__
+from mdcg.errors import MdcgError
 from mdcg.terminal import plain
 
 UsageError: Any = typer.BadParameter.__mro__[1]  # which newer Typers have of their own, older ones of click
@@ -22,14 +23,14 @@ UsageError: Any = typer.BadParameter.__mro__[1]  # which newer Typers have of th
 
 
 class ReadableGroup(TyperGroup):
-    """A group of commands whose help has the first sentence of each, whole, and whose errors are plain text."""
+    """A group of commands whose help has the first sentence of each, whole, and whose errors are sentences."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        with _plain_errors():
+        with _in_a_sentence():
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        with _plain_errors():
+        with _in_a_sentence():
             return super().invoke(ctx)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -44,13 +45,17 @@ class ReadableGroup(TyperGroup):
 
 
 @contextlib.contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Have an error about words on the command line repeat no word that a terminal would obey."""
+def _in_a_sentence() -> Iterator[None]:
+    """Say a mistake in the words of a command line as any other, in words that no terminal would obey."""
     try:
         yield
     except UsageError as error:
-        error.message = plain(error.message).replace("\n", " ")
-        raise
+        if type(error).__name__ == "NoArgsIsHelpError":  # nothing was asked: the help itself, which newer clicks raise
+            raise
+        said = plain(error.format_message()).replace("\n", " ").rstrip(".")
+        end = "" if said.endswith("?") else "."
+        command = error.ctx.command_path if error.ctx else "mdcg"
+        raise MdcgError(f"{said[:1].lower()}{said[1:]}{end} '{command} --help' says what it takes.") from None
 
 
 class Commands(typer.Typer):

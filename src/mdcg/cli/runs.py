@@ -50,7 +50,8 @@ def runs(
     rows = [row_of(name, record) for name, record in every]
     known = [{key: value for key, value in row.items() if key != "R"} for row in rows]
     names = [name for name in KINDS if name != "R"]  # a matrix is neither more nor less than another
-    chosen = select(known, [parse_filter(text, known, names) for text in filters or []])
+    conditions = [parse_filter(text, known, names) for text in filters or []]
+    chosen = select(known, conditions)
     key = find_key(sort.removeprefix("-"), known, names)
     order = in_order([rows[place] for place in chosen], key, down=sort.startswith("-"))
     found = [rows[chosen[place]] for place in order]
@@ -68,23 +69,25 @@ def runs(
         return say(
             f"none of the {len(rows)} runs in {out} meets every condition." if rows else f"no finished run in {out}."
         )
-    return _print(found)
+    asked = dict.fromkeys([condition.key for condition in conditions] + [key])
+    return _print(found, [name for name in asked if name not in {"name", *TOLD_BY_NAME, *LABELS}])
 
 
-def _print(rows: Sequence[dict[str, Any]]) -> None:
-    console, keys = PlainConsole(), ["name", *TOLD_BY_NAME, *LABELS]
+def _print(rows: Sequence[dict[str, Any]], asked: Sequence[str]) -> None:
+    """Print the table, with a column for each value that was asked about."""
+    console, keys = PlainConsole(), ["name", *TOLD_BY_NAME, *asked, *LABELS]
     if not console.is_terminal:  # for a file or another program: a line for each run, however long
         return say("\n".join(_lines(rows, keys, box.SIMPLE_HEAD.substitute(console.options))))
     table = _table(rows, keys)
     needed = console.measure(table, options=console.options.update(width=10_000)).maximum
-    return console.print(table if needed <= console.width else _table(rows, ["name", *LABELS]))
+    return console.print(table if needed <= console.width else _table(rows, ["name", *asked, *LABELS]))
 
 
 def _lines(rows: Sequence[dict[str, Any]], keys: Sequence[str], lines: box.Box) -> Iterator[str]:
     """The table as text, as rich would print it: which takes a second for a thousand runs."""
     head, *body = cells = [[LABELS.get(key, key) for key in keys], *(_cells(row, keys) for row in rows)]
     widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
-    left = [isinstance(rows[0][key], str) for key in keys]
+    left = [_is_text(rows, key) for key in keys]
 
     def line(cells: Sequence[str], first: str, between: str, last: str) -> str:
         padding = [" " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True)]
@@ -107,7 +110,7 @@ def _table(rows: Sequence[dict[str, Any]], keys: Sequence[str]) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
     for key, column in zip(keys, zip(*cells, strict=True), strict=True):
         label = LABELS.get(key, key)
-        side: Literal["left", "right"] = "left" if isinstance(rows[0][key], str) else "right"
+        side: Literal["left", "right"] = "left" if _is_text(rows, key) else "right"
         if key == "name":
             table.add_column(label, overflow="fold", min_width=20)
         else:
@@ -117,9 +120,13 @@ def _table(rows: Sequence[dict[str, Any]], keys: Sequence[str]) -> Table:
     return table
 
 
+def _is_text(rows: Sequence[dict[str, Any]], key: str) -> bool:
+    return any(isinstance(row.get(key), str) for row in rows)
+
+
 def _cells(row: dict[str, Any], keys: Sequence[str]) -> list[str]:
     """The texts of a run, each on one line, whatever its name is made of."""
-    return [" ".join(plain(_cell(key, row[key])).splitlines()).replace("\t", " ") for key in keys]
+    return [" ".join(plain(_cell(key, row.get(key))).splitlines()).replace("\t", " ") for key in keys]
 
 
 def _cell(key: str, value: str | float | None) -> str:
@@ -127,4 +134,6 @@ def _cell(key: str, value: str | float | None) -> str:
         return "–"
     if key == "finished":
         return str(value)[:16].replace("T", " ")  # to the minute
-    return f"{value:.1f}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.1f}" if key in LABELS else f"{value:.4g}"
+    return str(value)

@@ -36,6 +36,7 @@ from mdcg.learner.inputs import (
     labelled_files,
     listing,
     new_classes,
+    number_of,
     positions_of,
     read_files,
     reader_of,
@@ -233,11 +234,11 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         training, before, started = task.group.training, task.before, time.perf_counter()
         told = params.as_json()  # before anything is trained: what a file cannot keep is refused
         logger.info(
-            "learning %s from %s images: %s epochs of %s steps.",
+            "learning %s from %s images: %s of %s.",
             listing(arrived.new),
             len(arrived.positions),
-            training.epochs,
-            task.steps,
+            number_of(training.epochs, "epoch"),
+            number_of(task.steps, "step"),
         )
         with checkpoint_folder(save_to) as folder:
             saved = train(task, compute(params.device, params.precision), folder, params.quiet)

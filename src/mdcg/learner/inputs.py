@@ -179,6 +179,15 @@ def listing(classes: Sequence[Label], most: int = 6) -> str:
     return named if len(classes) <= most else f"{named} and {len(classes) - most} more"
 
 
+def number_of(count: int, thing: str) -> str:
+    """A number of things in words.
+
+    >>> number_of(1, "epoch"), number_of(20, "step")
+    ('1 epoch', '20 steps')
+    """
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
 def new_classes(labels: Sequence[Label], known: Sequence[Label], order: Sequence[Label] | None) -> tuple[Label, ...]:
     """The classes that are not known yet: sorted, or in a given order."""
     distinct = set(labels)

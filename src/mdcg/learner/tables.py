@@ -14,8 +14,8 @@ from rich.text import Text
 from mdcg import markup
 from mdcg.files import shown
 from mdcg.learner.accuracy import Evaluation, mean_of
-from mdcg.learner.inputs import listing
-from mdcg.saved import SavedModel, Setup
+from mdcg.learner.inputs import listing, number_of
+from mdcg.saved import SavedModel, Setup, Version
 
 WIDEST_NAME = 24  # characters of a class's name in a table
 CELL = 5  # characters of a column of the confusion matrix
@@ -63,7 +63,7 @@ def info_panel(saved: SavedModel, path: Path) -> RenderableType:
     settings = {**setup.hyperparameters, **setup.head_settings}
     lines = [
         summary_line(saved, path),
-        f"images of {height} × {width} pixels, {channels} channel{'s' if channels > 1 else ''}",
+        f"images of {height} × {width} pixels, {number_of(channels, 'channel')}",
         f"network: {setup.backbone} with the head {setup.head}, seed {setup.seed}",
         f"method: {setup.method or 'not known'}" + (f" ({_settings(settings)})" if settings else ""),
         f"training: batches of {setup.batch_size}, learning rate {setup.lr:g}, "
@@ -73,7 +73,7 @@ def info_panel(saved: SavedModel, path: Path) -> RenderableType:
     start = 0
     for number, size in enumerate(saved.sizes):
         version = saved.versions[number] if len(saved.versions) == len(saved.sizes) else None
-        when = f" ({version.finished[:10]}, {version.steps} steps, {version.seconds:g} s)" if version else ""
+        when = f" ({_trained(version)})" if version else ""
         lines.append(f"task {number + 1}{when}: {listing(saved.classes[start : start + size], most=20)}")
         start += size
     parts: list[RenderableType] = [Text("\n".join(lines))]
@@ -82,11 +82,19 @@ def info_panel(saved: SavedModel, path: Path) -> RenderableType:
     return Group(*parts)
 
 
+def _trained(version: Version) -> str:
+    """When a task was learned, and how long that took."""
+    took = number_of(version.epochs, "epoch"), number_of(version.steps, "step"), f"{version.seconds:g} s"
+    return ", ".join([version.finished[:10], *took])
+
+
 def _besides(setup: Setup) -> list[str]:
     """What else there is to say of the training, where it is not as the paper's."""
     return [
         *([f"schedule {setup.schedule}"] if setup.schedule != "constant" else []),
         *([f"weight decay {setup.weight_decay:g}"] if setup.weight_decay else []),
+        *([f"crop by {number_of(setup.padding, 'pixel')}"] if setup.padding else []),
+        *(["flip"] if setup.flip else []),
         *setup.augment,
     ]
 

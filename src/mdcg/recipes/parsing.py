@@ -54,6 +54,8 @@ def parse_settings(texts: list[str]) -> dict[str, Value | list[Value]]:
         values = [part.strip() for part in value.split(",")]
         if not equals or not key or not all(values):
             raise MdcgError(f"'--set {text}' is not of the form key=value, for instance --set lam=0.1.")
+        if key in settings:
+            raise MdcgError(f"'{key}' is set twice; give each setting once, several values as --set {key}=1,2.")
         settings[key] = read_values(value)
     return settings
 

@@ -180,6 +180,7 @@ class RunSpec(BaseModel):
     def settings(self) -> dict[str, Value | None]:
         """Every setting by name, those of method and head as set.NAME."""
         own = self.model_dump(exclude={"hyperparameters", "head_settings", "stream"})
+        own["augment"] = self.augment or USUAL
         own |= {"stream": self.stream.in_words(most=10**6), "blurry": self.stream.blurry, "online": self.stream.online}
         return own | {f"set.{name}": value for name, value in {**self.hyperparameters, **self.head_settings}.items()}
 

@@ -252,10 +252,9 @@ def wrong(words: Sequence[str], code: int, said: str, errors: str) -> str | None
     odd = sorted({ascii(letter) for letter in said + errors if plain(letter) != letter})
     if odd:
         return f"escapes, {', '.join(odd[:5])} in what it says"
-    usage = code == 2 and errors.startswith(("Usage: ", "Error: "))
-    if not usage and not all(line.startswith("mdcg: ") and len(line) <= LONGEST for line in lines):
+    if not all(line.startswith("mdcg: ") and len(line) <= LONGEST for line in lines):
         return f"no sentence, {next(line for line in lines if not line.startswith('mdcg: ') or len(line) > LONGEST)}"
-    if code == 2 and not usage and not errors.rstrip().endswith((".", "?", "…", ">")):
+    if code == 2 and not errors.rstrip().endswith((".", "?", "…", ">")):
         return f"no sentence, {errors}"
     if code == 0 and "--json" in words and said.startswith(("{", "[")):
         with contextlib.suppress(ValueError):
