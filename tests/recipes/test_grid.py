@@ -122,7 +122,8 @@ def test_our_recipes(path: Path) -> None:
     found = expand(read_document(path))
     content = yaml.safe_load(path.read_text())
     held_out = {one.recipe.hold_out for one in found}
-    assert held_out == {0.1 if path.stem in ("beyond-search", "beyond-margin", "beyond-decay") else 0.0}
+    searches = ("beyond-search", "beyond-margin", "beyond-decay", "beyond-tym-10")
+    assert held_out == {0.1 if path.stem in searches else 0.0}
     seeds = [0, 1, 2] if path.stem in ("quick", "stream-digits") else [0] if held_out == {0.1} else [0, 1, 2, 3, 4]
     assert all(one.recipe.seeds == seeds for one in found)
     if not path.stem.startswith("table"):

@@ -34,11 +34,11 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 PASSES = [(2, 11), (1, 10)]  # tasks and images of each pass over past tasks' memories, in `gem`
 
 
-def images(members: int) -> Group:
-    """MD-CG with a ResNet-20 on images of CIFAR's shape."""
-    dataset = toy_dataset([320] * 4, side=32, channels=3)
+def images(members: int, method: str = "md-cg", backbone: str = "resnet20", side: int = 32) -> Group:
+    """MD-CG with a ResNet-20 on images of CIFAR's shape, or another method with another network."""
+    dataset = toy_dataset([320] * 4, side=side, channels=3)
     who = [(seed, 40 + 20 * (seed % 3), {"lam": 0.25 + seed % 2}) for seed in range(members)]
-    return toy_group(dataset, "md-cg", who, tasks=2, backbone="resnet20", batch_size=32, epochs=1, lr=0.01)
+    return toy_group(dataset, method, who, tasks=2, backbone=backbone, batch_size=32, epochs=1, lr=0.01)
 
 
 def gem(members: int, memory: int = 42) -> Group:
@@ -90,24 +90,28 @@ def begun(group: Group, machine: Compute, last: int) -> State:
     return state
 
 
-def gradients(precision: str) -> dict[str, torch.Tensor]:
-    """Of the first step of task 2, of two members."""
-    group, machine = images(2), compute("cuda", precision)
+def gradients(group: Group, precision: str) -> dict[str, torch.Tensor]:
+    """Of the first step of task 2."""
+    machine = compute("cuda", precision)
     trainer, state = Trainer(group, machine), begun(group, machine, 1)
     with machine.settings():
         trainer.train_step(state, draw_epoch(group, state.memories, 1, 0).to(machine.device), 0)
     return {name: value.double() for name, value in state.optimizer.memory["velocity"].items()}
 
 
+@pytest.mark.parametrize("what", [("md-cg", "resnet20", 32), ("md-replay", "resnet18", 64)])
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
-def test_fused_gradients_are_as_good_as_those_of_plain_kernels(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fused_gradients_are_as_good_as_those_of_plain_kernels(
+    what: tuple[str, str, int], precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A first step's velocity is its gradient: both are compared with float64, parameter by parameter.
 
     The fused kernels may be worse than cuDNN's by 2%, about what rounding comes to after 20 layers.
     """
-    reference, fused = gradients("fp64"), gradients(precision)
+    group = images(2, *what)
+    reference, fused = gradients(group, "fp64"), gradients(group, precision)
     monkeypatch.setenv("MDCG_KERNELS", "plain")
-    plain = gradients(precision)
+    plain = gradients(group, precision)
     for name, value in reference.items():
         errors = [float((found[name] - value).norm() / value.norm()) for found in (fused, plain)]
         assert errors[0] < 2 * errors[1] + 0.02, (name, errors)
