@@ -624,6 +624,27 @@ def test_parameters_that_are_impossible(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--method", "md-gc"], "did you mean 'md-cg'"),
+        (["--head", "gates"], "unknown head 'gates'"),
+        (["--set", "lam=-1"], "'lam'"),
+        (["--set", "lamb=1"], "did you mean 'lam'"),
+        (["--augment", "mixup"], "augment takes jitter"),
+    ],
+)
+def test_what_no_image_makes_right_is_refused_before_any_is_read(
+    words: list[str], said: str, cli: Cli, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: object) -> None:
+        raise AssertionError("images are read")
+
+    monkeypatch.setattr("mdcg.learner.estimator.read_files", read)
+    assert said in cli("learn", root / "first", "--out", tmp_path / "m", *QUICK, *words).sentence()
+    assert not list(tmp_path.iterdir())
+
+
 def test_values_that_are_no_numbers_are_refused_by_the_command_line(cli: Cli, root: Path, tmp_path: Path) -> None:
     for words in (["--epochs", "many"], ["--memory", "1.5"], ["--lr", "fast"]):
         answer = cli("learn", root / "first", "--out", tmp_path / "out", *words)

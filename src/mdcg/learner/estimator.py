@@ -42,7 +42,7 @@ from mdcg.learner.inputs import (
     reader_of,
     with_channels,
 )
-from mdcg.learner.setup import Params, can_learn, check_room, params_of, resolved
+from mdcg.learner.setup import Params, can_learn, check_choices, check_room, params_of, resolved
 from mdcg.learner.tables import as_html, one_line
 from mdcg.learner.task import Arrived, NextTask, next_task, without_known_images
 from mdcg.learner.training import checkpoint_folder, train
@@ -194,6 +194,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         before: SavedModel | None = getattr(self, "saved_", None)
         if before is not None:
             can_learn(before)
+        check_choices(params)
         shape = before.setup.shape if before else None
         if isinstance(images, str | Path) or is_files(images):
             reader = self.reader(params.on_error)

@@ -16,7 +16,7 @@ from mdcg.data.content import statistics as measured
 from mdcg.data.normalise import Named, Statistics, statistics
 from mdcg.data.record import Preprocessing, Protocol
 from mdcg.errors import MdcgError, unknown
-from mdcg.methods import METHODS
+from mdcg.methods import METHODS, Method
 from mdcg.methods.base import TRAINING, Passes, Value
 from mdcg.models import HEADS
 from mdcg.recipes.presets import usual_augment, with_own
@@ -84,11 +84,15 @@ class Params(BaseModel):
         return self.model_dump(mode="json", exclude={"device", "quiet"})
 
 
-def resolved(params: Params, before: SavedModel | None, images: Tensor, classes: int) -> Setup:
-    """How the next task is trained: as these parameters say, on the network that there is, or on a new one.
+def check_choices(params: Params) -> None:
+    """Refuse a method, a head or a setting that there is not, before any image is read."""
+    kind, head = _chosen(params)
+    resolve_settings(params.method, head, params.set or {}, _defaults(kind))
+    _recolouring(params.augment)
 
-    With its `images` there are so many `classes`.
-    """
+
+def _chosen(params: Params) -> tuple[type[Method], str]:
+    """The method and the name of the head."""
     if params.method not in METHODS.names():
         raise unknown("method", params.method, METHODS.names())
     kind = METHODS[params.method]
@@ -96,10 +100,22 @@ def resolved(params: Params, before: SavedModel | None, images: Tensor, classes:
     if head not in HEADS.names():
         raise unknown("head", head, HEADS.names())
     check_head(params.method, head, bool(params.head))
-    chosen = {name: field.get_default() for name, field in kind.model_fields.items() if not field.is_required()}
+    return kind, head
+
+
+def _defaults(kind: type[Method]) -> dict[str, Value]:
+    return {name: field.get_default() for name, field in kind.model_fields.items() if not field.is_required()}
+
+
+def resolved(params: Params, before: SavedModel | None, images: Tensor, classes: int) -> Setup:
+    """How the next task is trained: as these parameters say, on the network that there is, or on a new one.
+
+    With its `images` there are so many `classes`.
+    """
+    kind, head = _chosen(params)
     suits = suited(params.method, params.memory, classes, len(images)) if kind.uses_memory else {}
-    chosen |= kind.fields_of(suits)
-    hyperparameters, head_settings = resolve_settings(params.method, head, params.set or {}, chosen)
+    defaults = _defaults(kind) | kind.fields_of(suits)
+    hyperparameters, head_settings = resolve_settings(params.method, head, params.set or {}, defaults)
     _, height, width, channels = images.shape
     shape, own = (channels, height, width), methods_own(params.method)
     own |= {name: value for name, value in suits.items() if name in TRAINING}
