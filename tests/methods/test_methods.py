@@ -126,6 +126,56 @@ def test_replayed_margin_dampening(shape: tuple[int, int, int, int]) -> None:
         assert float(found[k]) == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_gradients_of_replayed_margin_dampening(shape: tuple[int, int, int, int]) -> None:
+    """Of each member's loss with its own settings, by its logits, current and of the memory, as derived by hand."""
+    step = a_step(*shape)
+    assert step.memory_logits is not None
+    asked = [step.logits.requires_grad_(), step.memory_logits.requires_grad_()]
+    settings = [{"lam": 0.2 + k, "replay": 0.5 + k, "temperature": 1.0 + k} for k in range(shape[0])]
+    members = [METHODS["md-replay"](**own) for own in settings]
+    losses = stack(members, torch.device("cpu"), torch.float64).loss(step)
+    found = torch.autograd.grad(losses.sum(), asked)
+    for k, own in enumerate(settings):
+        expected = (
+            plain_current_gradient(step, k, own["lam"], own["temperature"]),
+            plain_memory_gradient(step, k, own["replay"], own["temperature"]),
+        )
+        for gradients, by_hand in zip(found, expected, strict=True):
+            torch.testing.assert_close(gradients[k], torch.tensor(by_hand, dtype=torch.float64))
+
+
+def plain_current_gradient(step: Step, k: int, lam: float, temperature: float) -> list[list[float]]:
+    """∂p_i/∂z_j = p_i ([i = j] − p_j) for the margin, softmax − truth for the cross-entropy, T (p_T − p̄_T)."""
+    old, gradients = step.old, []
+    rows = zip(step.logits[k].tolist(), step.labels[k].tolist(), step.teacher_current[k].tolist(), strict=True)
+    for row, label, taught in rows:
+        p, among_new = softmax(row), softmax(row[old:])
+        top = max(range(old), key=p.__getitem__)
+        gradient = [0.0] * len(row)
+        if p[top] - p[label] + 1 / (len(row) - 1) > 0:
+            for j in range(len(row)):
+                gradient[j] += lam * (p[top] * ((j == top) - p[j]) - p[label] * ((j == label) - p[j]))
+        for j in range(old, len(row)):
+            gradient[j] += among_new[j - old] - (j == label)
+        cold, teacher = (softmax([value / temperature for value in answer[:old]]) for answer in (row, taught))
+        for j in range(old):
+            gradient[j] += temperature * (cold[j] - teacher[j])
+        gradients.append([value / step.logits.shape[1] for value in gradient])
+    return gradients
+
+
+def plain_memory_gradient(step: Step, k: int, replay: float, temperature: float) -> list[list[float]]:
+    logits, labels = step.memory
+    gradients = []
+    for row, label, taught in zip(logits[k].tolist(), labels[k].tolist(), step.teacher[k].tolist(), strict=True):
+        p = softmax(row)
+        cold, teacher = (softmax([value / temperature for value in answer]) for answer in (row, taught))
+        gradient = [replay * (p[j] - (j == label)) + temperature * (cold[j] - teacher[j]) for j in range(len(row))]
+        gradients.append([value / logits.shape[1] for value in gradient])
+    return gradients
+
+
 def plain_md_distance(step: Step, k: int) -> float:
     rows = zip(step.memory[0][k].tolist(), step.teacher[k].tolist(), strict=True)
     found = [plain_divergence(softmax(taught), softmax(row)) for row, taught in rows]
