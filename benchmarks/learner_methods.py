@@ -1,7 +1,7 @@
 """Accuracy of a `Learner` that learns classes as they arrive, by one method or another.
 
 python benchmarks/learner_methods.py SOURCE [METHOD …] [--data PATH] [--seeds 0 1 2] [--each N] [--processes 1]
-                                     [--hold-out 0.1] [--no-flip] [--precision auto]
+                                     [--lr RATE] [--hold-out 0.1] [--no-flip] [--precision auto]
 
 SOURCE is one of
 
@@ -10,7 +10,7 @@ cifar10   two classes a call, in the order of `mdcg run --scenario c10-5`, memor
 folders   of the folders in PATH 20, drawn by the seed, four a call, memory 500: files of images, a folder for a class.
           A fifth of each, drawn by the seed too, is not learned but tested on.
 
-With --each, no more than N images of a class are learned. The learner is saved and loaded between calls. Prints for
+With --each, no more than N images of a class are learned; with --lr, at this learning rate in place of `learn`'s own. The learner is saved and loaded between calls. Prints for
 each method the accuracy on the test images of all classes at the end, mean and sample standard deviation over seeds,
 then those of the seeds, and the seconds that all calls took.
 """
@@ -127,11 +127,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--each", type=int)
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--lr", type=float)
     parser.add_argument("--hold-out", type=float, default=0.1)
     parser.add_argument("--no-flip", action="store_true")
     parser.add_argument("--precision", default="auto")
     asked = parser.parse_args()
-    how = {"hold_out": asked.hold_out, "flip": not asked.no_flip, "precision": asked.precision}
+    how = {
+        "lr": asked.lr,
+        "hold_out": asked.hold_out,
+        "flip": not asked.no_flip,
+        "precision": asked.precision,
+    }
     one = partial(accuracy, source=asked.source, data=asked.data, each=asked.each, how=how)
     jobs = [(method, seed) for method in asked.methods for seed in asked.seeds]
     with multiprocessing.get_context("spawn").Pool(asked.processes) as processes:

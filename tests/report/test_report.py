@@ -122,6 +122,21 @@ def test_an_axis_of_scenarios_and_memories_gives_the_columns_of_a_sweep() -> Non
     ]
 
 
+def test_a_method_without_memory_stands_in_all_columns_of_its_scenario() -> None:
+    """The grid has it once, for the first of them: no size of the memory changes it."""
+    at = {"C10-5, 500": ("c10-5", 500), "C10-5, 20": ("c10-5", 20), "C100-10, 20": ("c100-10", 20)}
+    made = [
+        ({"cell": cell, "method": "md"}, made_run(60, scenario=scenario, memory=memory, method="md", epochs=3))
+        for cell, (scenario, memory) in at.items()
+    ]
+    for cell, scenario in (("C10-5, 500", "c10-5"), ("C100-10, 20", "c100-10")):
+        run = made_run(20 if scenario == "c10-5" else 10, scenario=scenario, memory=0, method="naive", epochs=3)
+        made.append(({"cell": cell, "method": "naive"}, run))
+    header, _, *lines = swept(made)
+    assert header == list(at)
+    assert [part.split()[0] for part in lines[1]] == ["naive", "20.0", "20.0", "10.0"]
+
+
 def test_else_columns_are_sizes_of_memory() -> None:
     """A method without memory has a column of its own, and is no reason to make one of each method."""
     for axis in ("method", "compared"):
@@ -135,6 +150,47 @@ def test_else_columns_are_sizes_of_memory() -> None:
         assert [line[0] for line in lines] == ["naive, epochs 1", "naive, epochs 2", "ld, epochs 1", "ld, epochs 2"]
     sizes = [({"memory": str(size)}, made_run(30, memory=size, method="ld")) for size in (500, 20)]
     assert swept(sizes)[0] == ["memory 20", "memory 500"]
+
+
+def test_scenarios_with_one_memory_are_lines() -> None:
+    """Their names do not say the memory, which is the column."""
+    made = [
+        ({"scenario": scenario, "method": method}, made_run(30, scenario=scenario, memory=50, method=method))
+        for scenario in ("c10-5", "c100-10")
+        for method in ("md", "replay")
+    ]
+    header, _, *lines = swept(made)
+    assert header == ["memory 50"]
+    assert [line[0] for line in lines] == ["c10-5, md", "c10-5, replay", "c100-10, md", "c100-10, replay"]
+
+
+def test_methods_with_a_memory_of_their_own_are_lines() -> None:
+    made = [
+        ({"what": f"{size} {method}", "epochs": str(epochs)}, made_run(30, memory=size, method=method, epochs=epochs))
+        for method, size in (("md", 20), ("replay", 500))
+        for epochs in (1, 2)
+    ]
+    assert swept(made)[0] == ["memory 20", "memory 500"]
+
+
+@pytest.mark.parametrize("scenarios", [["c10-5"], ["c10-5", "c100-10"]])
+@pytest.mark.parametrize("axis", ["memory", "set.lam"])
+def test_an_axis_that_only_some_methods_have(axis: str, scenarios: list[str]) -> None:
+    """Naive has no memory, and Replay no λ: the grid leaves these axes out of their cells."""
+    sizes = (50, 100) if axis == "memory" else (50, 50)
+    other = ("naive", 0) if axis == "memory" else ("replay", 50)
+    asked = [("md", memory, {axis: str(place)}) for place, memory in enumerate(sizes)] + [(*other, {})]
+    made = [
+        (
+            {"scenario": scenario, "method": method} | labels,
+            made_run(30, scenario=scenario, memory=memory, method=method),
+        )
+        for scenario in scenarios
+        for method, memory, labels in asked
+    ]
+    header, _, *lines = swept(made)
+    assert header == (["no memory", "memory 50", "memory 100"] if axis == "memory" else ["memory 50"])
+    assert f"{scenarios[-1]}, {other[0]}" in [line[0] for line in lines]
 
 
 def test_markdown() -> None:

@@ -221,6 +221,32 @@ def test_what_is_asked_about_has_a_column(cli: Cli, several: Path) -> None:
     assert len({lam for _, lam in expected}) > 1
 
 
+@pytest.mark.parametrize("width", [80, 100, 120, 160])
+def test_a_narrow_terminal_shows_names_and_results_first(
+    width: int, several: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of what was asked about as much as fits; what does not is named."""
+    monkeypatch.setattr(
+        "mdcg.cli.runs.PlainConsole", partial(Console, width=width, force_terminal=True, color_system=None)
+    )
+    rows = [{**row, "augment": "crop+flip+randaugment", "set.lam": 0.25} for row in known_rows(several).values()]
+    asked = ["augment", "set.lam", "fingerprint"]
+    _print(rows, asked)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(len(line.rstrip()) for line in lines if "no room for" not in line) <= width
+    head = next(line.split() for line in lines if "name" in line)
+    assert head[0] == "name"
+    assert head[-4:] == ["ACC", "BWT-final", "s", "finished"]
+    shown = [one for one in asked if one in head]
+    assert ("augment" in shown) == (width > 80)
+    assert ("fingerprint" in shown) == (width == 160)
+    left = [line for line in lines if line.startswith("no room for")]
+    assert left == [] if shown == asked else ", ".join(one for one in asked if one not in shown) in left[0]
+    assert "…" not in "".join(lines)
+    assert {row["name"][:20] for row in rows} <= {line[2:22] for line in lines}
+    assert len([line for line in lines if line.rstrip().endswith(str(rows[0]["finished"])[14:16])]) == len(rows)
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 def test_lines_for_a_file_are_those_of_rich(encoding: str, several: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{**row, "name": f"{row['name']}{'é日' * place}"} for place, row in enumerate(known_rows(several).values())]

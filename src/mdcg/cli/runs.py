@@ -18,6 +18,7 @@ from mdcg.errors import MdcgError
 from mdcg.terminal import PlainConsole, plain, say
 
 TOLD_BY_NAME = ("scenario", "method", "memory", "seed")  # they make room in a narrow terminal
+NARROWEST, AROUND = 20, 3  # letters that a name is folded to, and spaces beside it
 LABELS = {"ACC": "ACC", "BWT_final": "BWT-final", "seconds": "s", "finished": "finished"}
 
 
@@ -74,13 +75,27 @@ def runs(
 
 
 def _print(rows: Sequence[dict[str, Any]], asked: Sequence[str]) -> None:
-    """Print the table, with a column for each value that was asked about."""
+    """Print the table, with a column for each value that was asked about.
+
+    In a narrow terminal what the name tells makes room first, then what was asked about and is too wide.
+    """
     console, keys = PlainConsole(), ["name", *TOLD_BY_NAME, *asked, *LABELS]
     if not console.is_terminal:  # for a file or another program: a line for each run, however long
         return say("\n".join(_lines(rows, keys, box.SIMPLE_HEAD.substitute(console.options))))
-    table = _table(rows, keys)
-    needed = console.measure(table, options=console.options.update(width=10_000)).maximum
-    return console.print(table if needed <= console.width else _table(rows, ["name", *asked, *LABELS]))
+
+    def width(keys: Sequence[str]) -> int:
+        return console.measure(_table(rows, keys), options=console.options.update(width=10_000)).maximum
+
+    if width(keys) <= console.width:
+        return console.print(_table(rows, keys))
+    shown: list[str] = []
+    for one in asked:
+        if NARROWEST + AROUND + width([*shown, one, *LABELS]) <= console.width:
+            shown.append(one)
+    console.print(_table(rows, ["name", *shown, *LABELS]))
+    if left := [one for one in asked if one not in shown]:
+        say(f"no room for {', '.join(left)}; a wider terminal has it, and so has a file (--export).")
+    return None
 
 
 def _lines(rows: Sequence[dict[str, Any]], keys: Sequence[str], lines: box.Box) -> Iterator[str]:
@@ -112,7 +127,7 @@ def _table(rows: Sequence[dict[str, Any]], keys: Sequence[str]) -> Table:
         label = LABELS.get(key, key)
         side: Literal["left", "right"] = "left" if _is_text(rows, key) else "right"
         if key == "name":
-            table.add_column(label, overflow="fold", min_width=20)
+            table.add_column(label, overflow="fold", min_width=NARROWEST)
         else:
             table.add_column(label, no_wrap=True, justify=side, width=max(map(cell_len, (label, *column))))
     for row in cells:

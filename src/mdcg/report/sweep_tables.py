@@ -64,8 +64,9 @@ def _several(numbers: Sequence[int]) -> str:
 def sweep_table(sweep: Sweep, settings: Sequence[Setting], console: Console) -> tuple[Table, str]:
     """Make a line for each setting, a column for each memory size; below each result the paper's. And a caption.
 
-    An axis that says scenario and memory at once, as "C10-5, 200", gives the columns in its own words. BWT is that at
-    the end, which is what the paper's tables print; where the console is too narrow it is left out.
+    An axis that says scenario and memory at once, as "C10-5, 200", gives the columns in its own words, and a method
+    without memory is shown in each of its scenario. BWT is that at the end, which is what the paper's tables print;
+    where the console is too narrow it is left out.
     """
     whole = _sweep_table(sweep, settings, with_bwt=True)
     if console.measure(whole, options=console.options.update(width=10_000)).maximum <= console.width:
@@ -74,15 +75,16 @@ def sweep_table(sweep: Sweep, settings: Sequence[Setting], console: Console) -> 
 
 
 def _sweep_table(sweep: Sweep, settings: Sequence[Setting], with_bwt: bool) -> Table:
-    axis, marked = _column_axis(sweep.cells), marks(settings)
+    axis, marked = _axis_of_columns(sweep.cells), marks(settings)
     found = {tuple(setting.labels.items()): place for place, setting in enumerate(settings)}
     rows: dict[str, dict[str, Text]] = {}
-    for cell in sweep.cells:
+    for cell, own in zip(sweep.cells, _columns(sweep.cells, axis), strict=True):
         row = rows.setdefault(label(cell, without={axis}), {})
         if (place := found.get(tuple(cell.labels.items()))) is not None:
-            row[_column(cell, axis)] = _entry(settings[place], STYLES.get(marked.get(place, ""), ""), with_bwt)
-    cells = sorted(sweep.cells, key=lambda cell: cell.specs[0].memory) if axis == MEMORY else sweep.cells
-    columns = dict.fromkeys(_column(cell, axis) for cell in cells)
+            entry = _entry(settings[place], STYLES.get(marked.get(place, ""), ""), with_bwt)
+            row |= dict.fromkeys(own, entry)
+    ordered = sorted(sweep.cells, key=_memory) if axis == MEMORY else sweep.cells
+    columns = dict.fromkeys(itertools.chain.from_iterable(_columns(ordered, axis)))
     table = Table(title=Text(sweep.title), title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("")
     for column in columns:
@@ -92,25 +94,42 @@ def _sweep_table(sweep: Sweep, settings: Sequence[Setting], with_bwt: bool) -> T
     return table
 
 
-def _column_axis(cells: Sequence[GridCell]) -> str:
-    """The axis whose values are columns: memory, or one of several whose values say scenario and memory."""
-    axes = {axis: dict[str, set[tuple[str, int]]]() for axis in cells[0].labels}
+def _axis_of_columns(cells: Sequence[GridCell]) -> str:
+    """The axis whose values are columns: one whose values say scenario and memory at once, or else the memory."""
+    return next((axis for axis in cells[0].labels if _says_memory(cells, axis)), MEMORY)
+
+
+def _says_memory(cells: Sequence[GridCell], axis: str) -> bool:
+    """Whether each value of an axis stands for one scenario and memory, and for the same methods as the others do."""
+    if not all(axis in cell.labels for cell in cells):  # an axis that only some methods have
+        return False
+    places: dict[str, set[tuple[str, int]]] = {}
+    methods: dict[str, set[str]] = {}
     for cell in cells:
         first = cell.specs[0]
-        for axis, said in axes.items():
-            said.setdefault(cell.labels[axis], set()).update([(first.scenario, first.memory)] if first.memory else [])
-    if MEMORY not in axes and len(axes) > 1:
-        for axis, said in axes.items():
-            if max(map(len, said.values())) == 1 and len(set().union(*said.values())) > 1:
-                return axis
-    return MEMORY
+        if first.memory:  # what has none is the same in all columns of its scenario, and stands for the first alone
+            places.setdefault(cell.labels[axis], set()).add((first.task_sequence, first.memory))
+            methods.setdefault(cell.labels[axis], set()).add(first.method)
+    one_each = all(len(own) == 1 for own in places.values())
+    sizes = {memory for own in places.values() for _, memory in own}
+    return one_each and len(sizes) > 1 and all(own == next(iter(methods.values())) for own in methods.values())
 
 
-def _column(cell: GridCell, axis: str) -> str:
-    if axis != MEMORY:
-        return cell.labels[axis]
-    memory = cell.specs[0].memory
-    return f"memory {memory}" if memory else "no memory"
+def _columns(cells: Sequence[GridCell], axis: str) -> list[list[str]]:
+    """The columns that each cell stands in: one, but for a method without memory, which has no use for several."""
+    if axis == MEMORY:
+        return [[f"memory {_memory(cell)}" if _memory(cell) else "no memory"] for cell in cells]
+    of = {cell.labels[axis]: cell.specs[0].task_sequence for cell in cells}
+    return [
+        [cell.labels[axis]]
+        if _memory(cell)
+        else [value for value, scenario in of.items() if scenario == cell.specs[0].task_sequence]
+        for cell in cells
+    ]
+
+
+def _memory(cell: GridCell) -> int:
+    return cell.specs[0].memory
 
 
 def _entry(setting: Setting, style: str, with_bwt: bool) -> Text:
