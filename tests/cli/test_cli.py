@@ -279,10 +279,12 @@ BAD = [
     ("runs", "there is no folder runs"),
     ("list methds", "did you mean 'methods'"),
     ("run --methd md", "no such option: --methd"),
-    ("run --memory", "option '--memory' requires an argument"),
-    ("run --epochs zwei", "invalid value for '--epochs'"),
-    ("sweep", "missing argument 'RECIPE'. 'mdcg sweep --help' says what it takes."),
-    ("data gt", "Did you mean 'get'? 'mdcg data --help' says what it takes."),
+    ("run --memory", "option '--memory' requires an argument; 'mdcg run --help' says what it takes."),
+    ("data get --data", "'mdcg data get --help' says what it takes."),
+    ("--nonsense", "no such option: --nonsense; 'mdcg --help' says what it takes."),
+    ("run --epochs zwei", "invalid value for '--epochs': "),
+    ("sweep", "missing argument 'RECIPE'; 'mdcg sweep --help' says what it takes."),
+    ("data gt", "no such command 'gt'; did you mean 'get'?"),
     ("run --scenario digits-5 --method md --set lam=1 --set lam=2", "'lam' is set twice"),
     ("data get omniglot", "unknown dataset 'omniglot'"),
     ("data verify cifar10", "run 'mdcg data get cifar10' first"),
@@ -307,6 +309,7 @@ def test_mistakes_in_options(cli: Cli, words: list[str]) -> None:
 @pytest.mark.parametrize("words", [[], ["data"]])
 def test_nothing_asked_is_answered_by_the_help(cli: Cli, words: list[str]) -> None:
     answer = cli(*words)
+    assert answer.code == 2
     assert (answer.out + answer.err).splitlines() == cli(*words, "--help").out.splitlines()
 
 

@@ -632,17 +632,25 @@ def test_parameters_that_are_impossible(
         (["--set", "lam=-1"], "'lam'"),
         (["--set", "lamb=1"], "did you mean 'lam'"),
         (["--augment", "mixup"], "augment takes jitter"),
+        (["--weights", "nowhere.safetensors"], "cannot read the weights"),
+        (["--from", "model", "--method", "replay", "--head", "fixed"], "what has begun with method 'der' cannot go on"),
+        (["--from", "model", "--head", "simplex"], "what has begun with head 'fixed' cannot go on with 'simplex'"),
+        (["--from", "model", "--seed", "5"], "what has begun with seed '0' cannot go on with '5'"),
+        (["--from", "model", "--image-size", "32"], "image_size was settled by the first task"),
+        (["--from", "model", "--most-classes", "9"], "most_classes was settled by the first task"),
     ],
 )
 def test_what_no_image_makes_right_is_refused_before_any_is_read(
-    words: list[str], said: str, cli: Cli, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str], said: str, cli: Cli, root: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read(*_: object) -> None:
         raise AssertionError("images are read")
 
     monkeypatch.setattr("mdcg.learner.estimator.read_files", read)
-    assert said in cli("learn", root / "first", "--out", tmp_path / "m", *QUICK, *words).sentence()
-    assert not list(tmp_path.iterdir())
+    given = [str(model) if word == "model" else word for word in words]
+    usual = [] if "--from" in words else QUICK
+    assert said in cli("learn", root / "first", "--out", tmp_path / "m", *usual, *given).sentence()
+    assert not (tmp_path / "m").exists()
 
 
 def test_values_that_are_no_numbers_are_refused_by_the_command_line(cli: Cli, root: Path, tmp_path: Path) -> None:

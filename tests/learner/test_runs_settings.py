@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,9 @@ def test_a_method_brings_its_own_training(tmp_path: Path) -> None:
     told.print(info_panel(learner.saved_, tmp_path / "model.safetensors"))
     schedule = "learning rate 0.1, momentum 0.8, schedule cosine, weight decay 0.0005"
     assert f"{schedule}, crop by {setup.padding} pixel, flip, randaugment" in told.export_text()
+    plain = replace(setup, padding=0, flip=False, augment=(), schedule="constant", weight_decay=0.0)
+    told.print(info_panel(replace(learner.saved_, setup=plain), tmp_path / "model.safetensors"))
+    assert "learning rate 0.1, momentum 0.8\n" in re.sub(" +\n", "\n", told.export_text())
     again = mdcg.Learner.load(tmp_path / "model.safetensors").set_params(quiet=True)
     assert again.learn(images[20:40], ["emu"] * 20).saved_.setup.lr == own["lr"]
     assert again.set_params(lr=0.02).learn(images[40:], ["gnu"] * 20).saved_.setup.lr == 0.02

@@ -240,6 +240,7 @@ def test_a_narrow_terminal_shows_names_and_results_first(
     shown = [one for one in asked if one in head]
     assert ("augment" in shown) == (width > 80)
     assert ("fingerprint" in shown) == (width == 160)
+    assert any("0.25" in line for line in lines) == ("set.lam" in shown)
     left = [line for line in lines if line.startswith("no room for")]
     assert left == [] if shown == asked else ", ".join(one for one in asked if one not in shown) in left[0]
     assert "…" not in "".join(lines)

@@ -106,7 +106,7 @@ def test_fused_gradients_are_as_good_as_those_of_plain_kernels(
 ) -> None:
     """A first step's velocity is its gradient: both are compared with float64, parameter by parameter.
 
-    The fused kernels may be worse than cuDNN's by 2%, about what rounding comes to after 20 layers.
+    The fused kernels may be worse than cuDNN's by 2%, about what rounding comes to after some 20 layers.
     """
     group = images(2, *what)
     reference, fused = gradients(group, "fp64"), gradients(group, precision)

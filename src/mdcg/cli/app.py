@@ -26,11 +26,11 @@ class ReadableGroup(TyperGroup):
     """A group of commands whose help has the first sentence of each, whole, and whose errors are sentences."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        with _in_a_sentence():
+        with _in_a_sentence(ctx):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        with _in_a_sentence():
+        with _in_a_sentence(ctx):
             return super().invoke(ctx)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -45,17 +45,20 @@ class ReadableGroup(TyperGroup):
 
 
 @contextlib.contextmanager
-def _in_a_sentence() -> Iterator[None]:
-    """Say a mistake in the words of a command line as any other, in words that no terminal would obey."""
+def _in_a_sentence(ctx: Any) -> Iterator[None]:
+    """Turn an error about the words of a command into an `MdcgError` of one sentence, without control characters."""
     try:
         yield
     except UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # nothing was asked: the help itself, which newer clicks raise
             raise
         said = plain(error.format_message()).replace("\n", " ").rstrip(".")
-        end = "" if said.endswith("?") else "."
-        command = error.ctx.command_path if error.ctx else "mdcg"
-        raise MdcgError(f"{said[:1].lower()}{said[1:]}{end} '{command} --help' says what it takes.") from None
+        said = said[:1].lower() + said[1:].replace(". Did you mean", "; did you mean").replace(": Input", ": input")
+        if said.endswith("?"):
+            raise MdcgError(said) from None
+        within = [ctx.command_path, ctx.invoked_subcommand or ""]  # where the error does not know its command
+        command = error.ctx.command_path if error.ctx else " ".join(filter(None, within))
+        raise MdcgError(f"{said}; '{command} --help' says what it takes.") from None
 
 
 class Commands(typer.Typer):

@@ -194,7 +194,7 @@ def _write(name: str, figure: Figure, rows: Sequence[Row], where: str, stem: Pat
 
 
 def _stem(name: str, asked: Recipe) -> str:
-    """The name of the files: a folder's scenario, a long path, is cut; what was asked for one value of is named.
+    """The name of the files: of figure and scenario, whose path is cut if it is long, and of what has one value alone.
 
     >>> _stem("drift", Recipe(scenario="c10-5", memory=[500])), _stem("floats", Recipe(scenario="folder:/my birds-3"))
     ('drift-c10-5-m500', 'floats-folder-my-birds-3')
@@ -202,8 +202,8 @@ def _stem(name: str, asked: Recipe) -> str:
     'gates-c10-5-md-replay-open-gates-cap-2'
     """
     method = asked.methods[0] if len(asked.methods) == 1 else ""
-    one = {key: value for key, value in asked.set.items() if not isinstance(value, list)}
-    own = [f"{key}-{value:g}" if isinstance(value, float) else f"{key}-{value}" for key, value in one.items()]
+    one = {key: value for key, value in sorted(asked.set.items()) if not isinstance(value, list)}
+    own = [f"{key}-{value}".removesuffix(".0") for key, value in one.items()]
     said = (
         re.sub(r"[^A-Za-z0-9.-]+", "-", part).strip("-")[-60:]
         for part in (asked.scenario, method, asked.head or "", *own)

@@ -194,7 +194,8 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         before: SavedModel | None = getattr(self, "saved_", None)
         if before is not None:
             can_learn(before)
-        check_choices(params)
+        check_choices(params, before)
+        weights = _weights(params, before)
         shape = before.setup.shape if before else None
         if isinstance(images, str | Path) or is_files(images):
             reader = self.reader(params.on_error)
@@ -226,7 +227,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             hold_out=params.hold_out,
             held_out_images=params.held_out_images,
             epochs=params.epochs,
-            weights=_weights(params, setup.method, before),
+            weights=weights,
         )
         self.saved_ = self._learned(task, arrived, params, save_to)
         return self
@@ -406,9 +407,9 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return hasattr(self, "saved_")
 
 
-def _weights(params: Params, method: str, before: SavedModel | None) -> WeightsFile | None:
+def _weights(params: Params, before: SavedModel | None) -> WeightsFile | None:
     """The file of initial weights, where a network is made: later nobody needs to have it any more."""
-    made = before is None or METHODS[method].starts_anew
+    made = before is None or METHODS[params.method].starts_anew
     return WeightsFile.of(params.weights) if params.weights and made else None
 
 

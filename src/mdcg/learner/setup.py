@@ -26,14 +26,14 @@ from mdcg.saved import SavedModel, Setup
 from mdcg.train.augment import USUAL, parse_augment
 from mdcg.train.group import Augmentation
 
-FIXED = ("method", "head", "backbone", "seed")  # once something is learned
 KEPT = ("backbone", "head_settings", "outputs", "shape", "mean", "std", "tasks")
 #: What a `Learner` has no parameters for, but `augment`: it goes on as the run was trained that its file is of.
 OF_RUNS = ("optimizer", "schedule", "head_lr", "weight_decay", "warmup", "clip", "label_smoothing", "augment",
            "jitter_strength", "randaugment_n", "randaugment_m", "mix_alpha")  # fmt: skip
 #: Of these, numbers that follow what suits a memory, as the classes become more.
 FOLLOWING = ("weight_decay", "warmup", "clip", "label_smoothing")
-SETTLED = ("image_size", "resize", "normalise", "most_classes", "tasks")  # likewise, of what a file keeps as given
+#: What the first task settles, of what a file keeps as it was given.
+SETTLED = ("image_size", "resize", "normalise", "most_classes", "tasks")
 
 
 class Params(BaseModel):
@@ -84,11 +84,13 @@ class Params(BaseModel):
         return self.model_dump(mode="json", exclude={"device", "quiet"})
 
 
-def check_choices(params: Params) -> None:
-    """Refuse a method, a head or a setting that there is not, before any image is read."""
+def check_choices(params: Params, before: SavedModel | None) -> None:
+    """Refuse what no image makes right: what there is not, and changes of what is settled once something is learned."""
     kind, head = _chosen(params)
-    resolve_settings(params.method, head, params.set or {}, _defaults(kind))
+    _, head_settings = resolve_settings(params.method, head, params.set or {}, _defaults(kind))
     _recolouring(params.augment)
+    if before is not None:
+        _refuse_changes(params, head, head_settings, before)
 
 
 def _chosen(params: Params) -> tuple[type[Method], str]:
@@ -110,7 +112,7 @@ def _defaults(kind: type[Method]) -> dict[str, Value]:
 def resolved(params: Params, before: SavedModel | None, images: Tensor, classes: int) -> Setup:
     """How the next task is trained: as these parameters say, on the network that there is, or on a new one.
 
-    With its `images` there are so many `classes`.
+    The parameters are checked (`check_choices`). With its `images` there are so many `classes`.
     """
     kind, head = _chosen(params)
     suits = suited(params.method, params.memory, classes, len(images)) if kind.uses_memory else {}
@@ -149,21 +151,6 @@ def resolved(params: Params, before: SavedModel | None, images: Tensor, classes:
         of_runs = {name: value for name, value in own.items() if name in OF_RUNS}
         return replace(found, mean=mean, std=std, **{**of_runs, "augment": more})
     was = before.setup
-    for name in FIXED:
-        if name == "backbone" and params.backbone is None:
-            continue
-        if getattr(found, name) != getattr(was, name):
-            raise MdcgError(
-                f"what has begun with {name} '{getattr(was, name)}' cannot go on with '{getattr(found, name)}'; "
-                f"leave {name} as it was, or begin anew."
-            )
-    for name, value in was.head_settings.items():
-        if name in (params.set or {}) and head_settings[name] != value:
-            raise MdcgError(
-                f"what has begun with {name} {value:g} cannot go on with {head_settings[name]:g}, a setting of the "
-                f"head; leave {name} as it was, or begin anew."
-            )
-    _refuse_changes(params, before)
     kept = {name: getattr(was, name) for name in (*KEPT, *OF_RUNS, *([] if params.lr else ["lr"]))}
     if params.augment is not None:
         kept["augment"] = more
@@ -183,8 +170,22 @@ def _recolouring(asked: str | None) -> tuple[Augmentation, ...]:
     return words
 
 
-def _refuse_changes(params: Params, before: SavedModel) -> None:
+def _refuse_changes(params: Params, head: str, head_settings: Mapping[str, float], before: SavedModel) -> None:
     """Refuse other values of what was settled by the first task."""
+    was = before.setup
+    asked = {"method": params.method, "head": head, "backbone": params.backbone or was.backbone, "seed": params.seed}
+    for name, value in asked.items():
+        if value != getattr(was, name):
+            raise MdcgError(
+                f"what has begun with {name} '{getattr(was, name)}' cannot go on with '{value}'; leave {name} as it "
+                "was, or begin anew."
+            )
+    for name, value in was.head_settings.items():
+        if name in (params.set or {}) and head_settings[name] != value:
+            raise MdcgError(
+                f"what has begun with {name} {value:g} cannot go on with {head_settings[name]:g}, a setting of the "
+                f"head; leave {name} as it was, or begin anew."
+            )
     settled, given = json.loads(json.dumps(params_of(before))), params.as_json()
     for name in SETTLED:
         if name == "image_size" and given[name] in (None, before.setup.shape[1]):

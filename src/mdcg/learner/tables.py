@@ -89,7 +89,7 @@ def _trained(version: Version) -> str:
 
 
 def _besides(setup: Setup) -> list[str]:
-    """What else there is to say of the training, where it is not as the paper's."""
+    """What else there is to say of the training: schedule, decay and augmentation, where it has them."""
     return [
         *([f"schedule {setup.schedule}"] if setup.schedule != "constant" else []),
         *([f"weight decay {setup.weight_decay:g}"] if setup.weight_decay else []),

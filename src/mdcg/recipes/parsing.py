@@ -55,7 +55,7 @@ def parse_settings(texts: list[str]) -> dict[str, Value | list[Value]]:
         if not equals or not key or not all(values):
             raise MdcgError(f"'--set {text}' is not of the form key=value, for instance --set lam=0.1.")
         if key in settings:
-            raise MdcgError(f"'{key}' is set twice; give each setting once, several values as --set {key}=1,2.")
+            raise MdcgError(f"'{key}' is set twice; give each setting once.")
         settings[key] = read_values(value)
     return settings
 

@@ -252,6 +252,8 @@ def wrong(words: Sequence[str], code: int, said: str, errors: str) -> str | None
     odd = sorted({ascii(letter) for letter in said + errors if plain(letter) != letter})
     if odd:
         return f"escapes, {', '.join(odd[:5])} in what it says"
+    if code == 2 and list(words) in ([], ["data"]):  # nothing was asked: the help
+        return None if errors.startswith("Usage: mdcg ") else f"no help, {errors[:60]}"
     if not all(line.startswith("mdcg: ") and len(line) <= LONGEST for line in lines):
         return f"no sentence, {next(line for line in lines if not line.startswith('mdcg: ') or len(line) > LONGEST)}"
     if code == 2 and not errors.rstrip().endswith((".", "?", "…", ">")):
