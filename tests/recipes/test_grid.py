@@ -13,7 +13,8 @@ import mdcg
 from mdcg import paper
 from mdcg.methods.base import METHODS
 from mdcg.recipes.document import read_document, shipped_recipes
-from mdcg.recipes.grid import expand
+from mdcg.recipes.grid import choose, expand
+from mdcg.recipes.recipe import Recipe
 from mdcg.runs.spec import RunSpec
 from mdcg.runs.store import Store
 from mdcg.scenario import parse
@@ -112,8 +113,19 @@ def test_only_some(recipe: Path, tmp_path: Path) -> None:
     recipe.write_text(RECIPE)
     with pytest.raises(mdcg.MdcgError, match="unknown axis or setting 'memroy'; did you mean 'memory'"):
         left(memroy=["60"])
+    with pytest.raises(mdcg.MdcgError, match=r"unknown axis or setting 'set\.lamb'; did you mean 'set\.lam'"):
+        left(**{"set.lamb": ["1"]})
     with pytest.raises(mdcg.MdcgError, match="unknown value of method in this recipe 'md-gc'; did you mean 'md-cg'"):
         left(method=["md-gc"])
+
+
+def test_an_axis_that_there_is_not_is_refused_before_a_dataset_is_asked_for() -> None:
+    def load(_: Recipe) -> mdcg.Dataset:
+        raise AssertionError("a dataset is asked for")
+
+    combinations = expand(read_document(shipped_recipes()["gates"]))
+    with pytest.raises(mdcg.MdcgError, match="unknown axis or setting 'gaets'; did you mean 'gates'"):
+        choose(combinations, load, {"gaets": ["none"]})
 
 
 @pytest.mark.parametrize("path", shipped_recipes().values(), ids=lambda path: path.stem)

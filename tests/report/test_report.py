@@ -247,6 +247,7 @@ def test_csv_gives_the_numbers_back() -> None:
             assert (row[f"{name}_std"] == "") == math.isnan(spread.std)
     known = next(row for row in rows if row["method"] == "md-cg")
     assert known["seeds"] == "0 1"
+    assert known["augment"] == "usual"
     assert float(known["paper_ACC"]) == 65.5
     assert float(known["difference"]) == pytest.approx(45 - 65.5)
     assert 0 < float(known["p"]) < 1

@@ -21,6 +21,7 @@ from mdcg.cli.runs import _lines, _print, _table
 from mdcg.errors import MdcgError
 from mdcg.runs.export import KINDS, columns, row_of
 from mdcg.runs.query import Filter, find_key, in_order, parse_filter, select
+from mdcg.runs.spec import SETTINGS
 from mdcg.runs.store import Store
 from mdcg.terminal import PlainConsole
 from tests.conftest import Cli
@@ -206,6 +207,11 @@ def test_runs_as_a_table(
         assert all(row["name"][:18] in letters for row in rows)
         assert "…" not in text
     assert "none of the 6 runs" in cli("runs", "seed=9", "--out", several).out
+
+
+def test_every_setting_has_a_name_that_can_be_asked_for(several: Path) -> None:
+    for _, record in Store(several).records():
+        assert {name for name in record.spec.settings() if not name.startswith("set.")} == SETTINGS
 
 
 def test_what_is_asked_about_has_a_column(cli: Cli, several: Path) -> None:

@@ -26,7 +26,7 @@ from mdcg.methods import METHODS
 from mdcg.recipes.document import Document, Place, key_name, written
 from mdcg.recipes.parsing import read_value
 from mdcg.recipes.recipe import TABLE, Recipe, make_recipe
-from mdcg.runs.spec import RunSpec
+from mdcg.runs.spec import SETTINGS, RunSpec
 from mdcg.scenario import Stream
 
 NOT_AXES = {"title", "seeds", "methods", "set", "out", "data", "device", "tasks", "order", "sizes"}  # of the base
@@ -155,9 +155,12 @@ def choose(
     combinations: Sequence[Combination], load: Callable[[Recipe], Dataset], wanted: Mapping[str, Sequence[str]]
 ) -> list[GridCell]:
     """The runs that have one of the values wanted, of each axis or setting named."""
+    labels = {axis: {one.labels[axis] for one in combinations} for axis in combinations[0].labels}
+    for key in wanted:  # before a dataset is asked for
+        if not (key in labels or key in SETTINGS or key.startswith("set.")):
+            raise unknown("axis or setting", key, {*labels, *SETTINGS})
     # By label first: datasets of what is not wanted need not be there.
     likely = [one for one in combinations if _may_be(one, wanted)]
-    labels = {axis: {one.labels[axis] for one in combinations} for axis in combinations[0].labels}
     return _only(grid_cells(likely or combinations, load), wanted, labels)
 
 

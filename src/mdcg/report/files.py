@@ -155,7 +155,8 @@ def _csv_row(setting: Setting) -> dict[str, object]:
     for name in ("acc", "acc_std", "bwt", "bwt_std"):
         row[f"paper_{name.replace('acc', 'ACC').replace('bwt', 'BWT')}"] = getattr(cell, name, None)
     row |= {"difference": _plain(setting.difference), "p": setting.p}
-    row |= {field: getattr(spec, field) for field in SPEC}
+    known = spec.settings()
+    row |= {field: known[field] for field in SPEC}
     return row | {
         "hyperparameters": json.dumps(spec.hyperparameters, sort_keys=True),
         "head_settings": json.dumps(spec.head_settings, sort_keys=True),

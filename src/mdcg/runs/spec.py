@@ -46,6 +46,7 @@ ADDED: dict[str, Value | dict[str, object] | None] = {
     "stream": {},
 }
 NUMBERS = tuple(one.name for one in fields(Numbers))  # in which runs of a group may differ
+PARTS = {"hyperparameters", "head_settings", "stream"}  # fields of several settings
 
 
 class RunSpec(BaseModel):
@@ -179,7 +180,7 @@ class RunSpec(BaseModel):
 
     def settings(self) -> dict[str, Value | None]:
         """Every setting by name, those of method and head as set.NAME."""
-        own = self.model_dump(exclude={"hyperparameters", "head_settings", "stream"})
+        own = self.model_dump(exclude=PARTS)
         own["augment"] = self.augment or USUAL
         own |= {"stream": self.stream.in_words(most=10**6), "blurry": self.stream.blurry, "online": self.stream.online}
         return own | {f"set.{name}": value for name, value in {**self.hyperparameters, **self.head_settings}.items()}
@@ -200,6 +201,10 @@ class RunSpec(BaseModel):
             "seeds": [self.seed],
             "set": {**self.hyperparameters, **self.head_settings},
         }
+
+
+#: The names of every run's settings (`RunSpec.settings`), but for those of its method and head.
+SETTINGS = {*(set(RunSpec.model_fields) - PARTS), "stream", "blurry", "online"}
 
 
 def _kind(method: str) -> type[Method] | None:
