@@ -10,9 +10,9 @@ cifar10   two classes a call, in the order of `mdcg run --scenario c10-5`, memor
 folders   of the folders in PATH 20, drawn by the seed, four a call, memory 500: files of images, a folder for a class.
           A fifth of each, drawn by the seed too, is not learned but tested on.
 
-With --each, no more than N images of a class are learned; with --lr, at this learning rate in place of `learn`'s own. The learner is saved and loaded between calls. Prints for
-each method the accuracy on the test images of all classes at the end, mean and sample standard deviation over seeds,
-then those of the seeds, and the seconds that all calls took.
+With --each, no more than N images of a class are learned; --lr is a learning rate in place of the default. The learner
+is saved and loaded between calls. Prints for each method the accuracy on the test images of all classes at the end,
+mean and sample standard deviation over seeds, then those of the seeds, and the seconds that all calls took.
 """
 
 from __future__ import annotations
