@@ -204,7 +204,7 @@ def test_ctrl_c_before_training(start: Start, root: Path, first: Path, tmp_path:
 def test_another_command_does_not_go_on(
     changed: list[object], start: Start, root: Path, first: Path, tmp_path: Path
 ) -> None:
-    """What was begun with other settings is given up, and what comes is what comes of these."""
+    """What comes is what comes of these settings; what was begun with others is gone once that is there."""
     words = [root / "task1", "--from", first, "--out"]
     expected = start(*words, tmp_path / "expected", *changed)
     assert expected.returncode == 0, expected.stderr
@@ -212,9 +212,25 @@ def test_another_command_does_not_go_on(
     done = start(*words, tmp_path / "found", *changed)
     assert done.returncode == 0, done.stderr
     assert steps_before(done.stderr) is None
-    assert "given up" in done.stderr
+    assert "another training for this file was stopped" in done.stderr
     assert timeless(tmp_path / "found") == timeless(tmp_path / "expected")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["expected", "found"]
+
+
+def test_a_wrong_command_costs_nothing(start: Start, root: Path, first: Path, second: bytes, tmp_path: Path) -> None:
+    """What was begun before is gone on with once the wrong command is stopped, too."""
+    out = tmp_path / "model.safetensors"
+    words = [root / "task1", "--from", first, "--out", out]
+    assert start(*words, kill=("step", 6)).returncode == -signal.SIGKILL
+    wrong = start(*words, "--lr", 0.04, kill=("step", 3, signal.SIGINT))
+    assert wrong.returncode == 130
+    assert "another training for this file was stopped" in wrong.stderr
+    done = start(*words)
+    assert done.returncode == 0, done.stderr
+    assert steps_before(done.stderr) is not None
+    assert "another training for this file was stopped" in done.stderr
+    assert timeless(out) == second
+    assert list(tmp_path.iterdir()) == [out]
 
 
 @pytest.mark.parametrize("damage", ["cut short", "altered"])

@@ -16,12 +16,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from rich.console import Console
 
+from mdcg.data import load
 from mdcg.errors import MdcgError
 from mdcg.execute.context import Context
 from mdcg.execute.sweep import Sweep
-from mdcg.recipes.grid import GridCell
+from mdcg.recipes.document import Document
+from mdcg.recipes.grid import GridCell, choose, expand, label
 from mdcg.report.files import csv_table, latex, latex_text, markdown
 from mdcg.report.notebook import one_line
 from mdcg.report.page.page import page, templates
@@ -100,7 +103,11 @@ def test_beside_the_papers_bwt_stands_that_of_the_end() -> None:
 def swept(values: Sequence[tuple[dict[str, str], FinishedRun]]) -> list[list[str]]:
     """The table of a sweep with one run on each of these places of its grid, line by line."""
     cells = [GridCell(labels, [run.spec]) for labels, run in values]
-    settings = [Setting((run,), "", "", labels) for labels, run in values]
+    return table_of(cells, [run for _, run in values])
+
+
+def table_of(cells: Sequence[GridCell], runs: Sequence[FinishedRun]) -> list[list[str]]:
+    settings = [Setting((run,), "", "", cell.labels) for cell, run in zip(cells, runs, strict=True)]
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(sweep_table(Sweep(cells, Context(Path("nowhere")), "a title"), settings, console)[0])
     return [re.split(r"\s{2,}", line.strip()) for line in console.export_text().splitlines()[2:] if line.strip()]
@@ -122,19 +129,41 @@ def test_an_axis_of_scenarios_and_memories_gives_the_columns_of_a_sweep() -> Non
     ]
 
 
-def test_a_method_without_memory_stands_in_all_columns_of_its_scenario() -> None:
-    """The grid has it once, for the first of them: no size of the memory changes it."""
-    at = {"C10-5, 500": ("c10-5", 500), "C10-5, 20": ("c10-5", 20), "C100-10, 20": ("c100-10", 20)}
-    made = [
-        ({"cell": cell, "method": "md"}, made_run(60, scenario=scenario, memory=memory, method="md", epochs=3))
-        for cell, (scenario, memory) in at.items()
-    ]
-    for cell, scenario in (("C10-5, 500", "c10-5"), ("C100-10, 20", "c100-10")):
-        run = made_run(20 if scenario == "c10-5" else 10, scenario=scenario, memory=0, method="naive", epochs=3)
-        made.append(({"cell": cell, "method": "naive"}, run))
-    header, _, *lines = swept(made)
-    assert header == list(at)
-    assert [part.split()[0] for part in lines[1]] == ["naive", "20.0", "20.0", "10.0"]
+CELLS = "axes: {cell: {%s}, method: [naive, md]}\nscenario: digits-5\nseeds: 0\n"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "columns"),
+    [
+        (CELLS % '"D5, 50": {memory: 50}, "D5, 20": {memory: 20}', ["D5, 50", "D5, 20"]),
+        (CELLS % "short: {memory: 50, epochs: 1}, long: {memory: 20, epochs: 3}", ["short", "long"]),
+        (CELLS % "a: {memory: 50}, b: {memory: 20}, c: {memory: 30, lr: 0.3}", ["a", "b", "c"]),
+        (CELLS % "a: {memory: 50}, b: {memory: 20, lr: 0.3}, c: {memory: 30}", ["a", "b", "c"]),
+        (CELLS % "a: {memory: 50}, b: {memory: 20}, c: {memory: 20, first: 4}", ["a", "b", "c"]),
+        (
+            "axes: {cell: {a: {memory: 50, method: md}, none: {method: naive}, b: {memory: 20, method: md}}, "
+            "lr: [1, 2]}\nscenario: digits-5\nseeds: 0\n",
+            ["a", "none", "b"],
+        ),
+        (
+            "axes: {cell: {a: {memory: 50}, b: {memory: 20}}, first: [2, 4], method: [naive, md]}\n"
+            "scenario: digits-5\nseeds: 0\n",
+            ["a", "b"],
+        ),
+    ],
+)
+def test_every_combination_of_a_grid_finds_its_own_run_in_the_table(recipe: str, columns: list[str]) -> None:
+    """Also where several combinations mean the same runs, as those of a method without memory may."""
+    digits = load("digits")
+    combinations = expand(Document(yaml.safe_load(recipe)))
+    cells = choose(combinations, lambda _: digits, {})
+    header, _, *lines = table_of(cells, [finished(cell.specs[0]) for cell in cells])
+    assert header == columns
+    found = {name: dict(zip(columns, (part.split()[0] for part in parts), strict=True)) for name, *parts in lines}
+    for one in combinations:
+        (spec,) = one.recipe.resolve(digits)
+        name = label(GridCell(one.labels, [spec]), without={"cell"})
+        assert found[name][one.labels["cell"]] == f"{finished(spec).record.metrics['ACC']:.1f}"
 
 
 def test_else_columns_are_sizes_of_memory() -> None:

@@ -54,6 +54,7 @@ def _in_a_sentence(ctx: Any) -> Iterator[None]:
             raise
         said = plain(error.format_message()).replace("\n", " ").rstrip(".")
         said = said[:1].lower() + said[1:].replace(". Did you mean", "; did you mean").replace(": Input", ": input")
+        said = re.sub(r" \(Possible options: (.+)\)$", r"; did you mean \1?", said).replace("Value error, ", "")
         if said.endswith("?"):
             raise MdcgError(said) from None
         within = [ctx.command_path, ctx.invoked_subcommand or ""]  # where the error does not know its command

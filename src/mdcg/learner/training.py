@@ -76,7 +76,7 @@ def _trained(task: NextTask, compute: Compute, folder: Path | None, display: Tra
         Trainer(task.group, compute, watcher=display).train(state, tasks=task.number + 1)
     else:
         checkpoints = Checkpoints(folder / _digest(task, compute))
-        _give_up_others(folder, checkpoints.folder)
+        _tell_of_others(folder, checkpoints.folder)
         state = checkpoints.restore(lambda _: task.group, compute) or task.begin(compute)
         done = state.epoch * task.steps + state.step if state.task == task.number else epochs * task.steps
         if done:
@@ -115,12 +115,10 @@ def _digest(task: NextTask, compute: Compute) -> str:
     return digest.hexdigest()
 
 
-def _give_up_others(folder: Path, own: Path) -> None:
-    """Remove the checkpoints of other tasks that were begun for the same file."""
-    others = [other for other in folder.iterdir() if re.fullmatch("[0-9a-f]{32}", other.name) and other != own]
-    for other in others:
-        _remove(other)
-    if others:
+def _tell_of_others(folder: Path, own: Path) -> None:
+    """Say that another task was begun for the same file: its checkpoints stay until this one is learned."""
+    if any(re.fullmatch("[0-9a-f]{32}", other.name) and other != own for other in folder.iterdir()):
         logger.warning(
-            "something else was being learned for this file and is given up; this is learned from its beginning."
+            "another training for this file was stopped, with other images or settings, and is kept until this one "
+            "ends; to finish that one, stop this one and give its command again."
         )

@@ -65,6 +65,7 @@ class GridCell:
 
     labels: Mapping[str, str]  # its value on each axis
     specs: Sequence[RunSpec]
+    also: Sequence[Mapping[str, str]] = ()  # labels of other combinations that mean the same runs
 
 
 def label(cell: GridCell, without: Collection[str] = ()) -> str:
@@ -127,27 +128,30 @@ def axis_labels(document: Document) -> dict[str, list[str]]:
 def grid_cells(combinations: Sequence[Combination], load: Callable[[Recipe], Dataset]) -> list[GridCell]:
     """The runs of every combination; one that others mean as well (Naive has no memory) is the first one's."""
     found: list[GridCell] = []
-    seen: set[str] = set()
+    seen: dict[str, int] = {}  # runs, and the cell of each
     for combination in combinations:
         recipe = combination.recipe
         try:
             specs = recipe.resolve(load(recipe))
         except MdcgError as error:
             raise combination.located(error) from error
+        settings = specs[0].settings()
+        apply = {
+            axis: label
+            for axis, label in combination.labels.items()
+            if (axis in settings or not axis.startswith("set."))
+            and (axis != MEMORY or METHODS[specs[0].method].uses_memory)
+        }
         new = [spec for spec in specs if spec.name not in seen]
-        seen |= {spec.name for spec in new}
-        if new:
-            settings = new[0].settings()
-            apply = {
-                axis: label
-                for axis, label in combination.labels.items()
-                if (axis in settings or not axis.startswith("set."))
-                and (axis != MEMORY or METHODS[new[0].method].uses_memory)
-            }
-            if any(cell.labels == apply for cell in found):  # memory's values set more, which no table could tell apart
-                told = f"{new[0].method} has no memory to tell its settings apart; leave it out."
-                raise combination.located(MdcgError(told, about=MEMORY))
-            found.append(GridCell(apply, new))
+        if not new:
+            first = seen[specs[0].name]
+            found[first] = replace(found[first], also=[*found[first].also, apply])
+            continue
+        if any(cell.labels == apply for cell in found):  # memory's values set more, which no table could tell apart
+            told = f"{new[0].method} has no memory to tell its settings apart; leave it out."
+            raise combination.located(MdcgError(told, about=MEMORY))
+        seen |= {spec.name: len(found) for spec in new}
+        found.append(GridCell(apply, new))
     return found
 
 

@@ -64,9 +64,8 @@ def _several(numbers: Sequence[int]) -> str:
 def sweep_table(sweep: Sweep, settings: Sequence[Setting], console: Console) -> tuple[Table, str]:
     """Make a line for each setting, a column for each memory size; below each result the paper's. And a caption.
 
-    An axis that says scenario and memory at once, as "C10-5, 200", gives the columns in its own words, and a method
-    without memory is shown in each of its scenario. BWT is that at the end, which is what the paper's tables print;
-    where the console is too narrow it is left out.
+    An axis that says scenario and memory at once, as "C10-5, 200", gives the columns in its own words. BWT is that at
+    the end, which is what the paper's tables print; where the console is too narrow it is left out.
     """
     whole = _sweep_table(sweep, settings, with_bwt=True)
     if console.measure(whole, options=console.options.update(width=10_000)).maximum <= console.width:
@@ -78,13 +77,14 @@ def _sweep_table(sweep: Sweep, settings: Sequence[Setting], with_bwt: bool) -> T
     axis, marked = _axis_of_columns(sweep.cells), marks(settings)
     found = {tuple(setting.labels.items()): place for place, setting in enumerate(settings)}
     rows: dict[str, dict[str, Text]] = {}
-    for cell, own in zip(sweep.cells, _columns(sweep.cells, axis), strict=True):
+    for cell in sweep.cells:
         row = rows.setdefault(label(cell, without={axis}), {})
         if (place := found.get(tuple(cell.labels.items()))) is not None:
             entry = _entry(settings[place], STYLES.get(marked.get(place, ""), ""), with_bwt)
-            row |= dict.fromkeys(own, entry)
+            row |= dict.fromkeys(_columns(cell, axis), entry)
     ordered = sorted(sweep.cells, key=_memory) if axis == MEMORY else sweep.cells
-    columns = dict.fromkeys(itertools.chain.from_iterable(_columns(ordered, axis)))
+    every = [_columns(cell, axis) for cell in ordered]
+    columns = dict.fromkeys([own for own, *_ in every] + list(itertools.chain.from_iterable(every)))
     table = Table(title=Text(sweep.title), title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("")
     for column in columns:
@@ -107,25 +107,20 @@ def _says_memory(cells: Sequence[GridCell], axis: str) -> bool:
     methods: dict[str, set[str]] = {}
     for cell in cells:
         first = cell.specs[0]
-        if first.memory:  # what has none is the same in all columns of its scenario, and stands for the first alone
-            places.setdefault(cell.labels[axis], set()).add((first.task_sequence, first.memory))
+        if first.memory:  # what has none says nothing of the axis
+            places.setdefault(cell.labels[axis], set()).add((first.scenario, first.memory))
             methods.setdefault(cell.labels[axis], set()).add(first.method)
     one_each = all(len(own) == 1 for own in places.values())
     sizes = {memory for own in places.values() for _, memory in own}
     return one_each and len(sizes) > 1 and all(own == next(iter(methods.values())) for own in methods.values())
 
 
-def _columns(cells: Sequence[GridCell], axis: str) -> list[list[str]]:
-    """The columns that each cell stands in: one, but for a method without memory, which has no use for several."""
+def _columns(cell: GridCell, axis: str) -> list[str]:
+    """The columns of a cell: its own, and those where the grid means the same runs, as of a method without memory."""
     if axis == MEMORY:
-        return [[f"memory {_memory(cell)}" if _memory(cell) else "no memory"] for cell in cells]
-    of = {cell.labels[axis]: cell.specs[0].task_sequence for cell in cells}
-    return [
-        [cell.labels[axis]]
-        if _memory(cell)
-        else [value for value, scenario in of.items() if scenario == cell.specs[0].task_sequence]
-        for cell in cells
-    ]
+        return [f"memory {_memory(cell)}" if _memory(cell) else "no memory"]
+    same = [labels for labels in cell.also if {**labels, axis: cell.labels[axis]} == cell.labels]
+    return [labels[axis] for labels in (cell.labels, *same)]
 
 
 def _memory(cell: GridCell) -> int:
