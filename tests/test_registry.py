@@ -13,6 +13,7 @@ import pytest
 from torch import Tensor, nn
 
 import mdcg
+from mdcg.errors import unknown
 from mdcg.memory import Draw
 from mdcg.methods.base import METHODS, cross_entropy
 from mdcg.models.backbones import BACKBONES
@@ -174,3 +175,11 @@ def test_for_a_while() -> None:
         with pytest.raises(mdcg.MdcgError, match="already a head"), registry.temporary("mine", typed("Mine")):
             pass
     assert registry.names() == []
+
+
+def test_very_many_names_are_not_all_told() -> None:
+    names = [f"run{number:03}" for number in range(1200)]
+    assert str(unknown("run", "nothing", names)).endswith(
+        "Known: run000, run001, run002, run003, run004, run005, run006, run007, run008, run009 and 1,190 others."
+    )
+    assert str(unknown("run", "run7777", names)).startswith("unknown run 'run7777'; did you mean 'run777'?")

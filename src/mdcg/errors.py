@@ -83,8 +83,11 @@ class Busy(MdcgError):
     """The error for a folder that another process is working in."""
 
 
+MANY, FEW = 60, 10  # names: more than so many are not told, but so few of them
+
+
 def unknown(kind: str, name: str, known: Iterable[str], about: str | None = None) -> MdcgError:
-    """The error for a name that does not exist, with the nearest one that does.
+    """The error for a name that does not exist, with the nearest one that does, and all of them unless they are many.
 
     >>> str(unknown("method", "replya", ["naive", "replay"]))
     "unknown method 'replya'; did you mean 'replay'? Known: naive, replay."
@@ -94,4 +97,6 @@ def unknown(kind: str, name: str, known: Iterable[str], about: str | None = None
     near = difflib.get_close_matches(name.lower(), small, n=1, cutoff=0.6)
     hint = f"; did you mean '{small[near[0]]}'?" if near else "."
     known_names = f"Known: {', '.join(names)}." if names else "There is none."
+    if len(names) > MANY:
+        known_names = f"Known: {', '.join(names[:FEW])} and {len(names) - FEW:,} others."
     return MdcgError(f"unknown {kind} '{name}'{hint} {known_names}", about)

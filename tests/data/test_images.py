@@ -761,7 +761,7 @@ def test_a_class_with_nothing_left(tmp_path: Path) -> None:
     (tmp_path / "wr\nen/a.heic").rename(tmp_path / "wr\nen/.a.png")
     assert "wr en holds no image; add some" in sentence(reader_of().find_classes, tmp_path)
     assert "holds no class folder" in sentence(reader_of().find_classes, tmp_path / "crow")
-    assert "there is no folder" in sentence(reader_of().find_classes, tmp_path / "crow/a.png")
+    assert "a.png is not a folder; check the path." in sentence(reader_of().find_classes, tmp_path / "crow/a.png")
 
 
 def test_classes_whose_names_cannot_be_told_apart(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_pipes_devices_and_files_without_end(cli: Cli, root: Path, model: Path, 
         assert str(tmp_path / name) in cli("sweep", tmp_path / name, "--plan").sentence()
         new = ["learn", root / "first", "--out", tmp_path / "new.safetensors"]
         assert said in cli(*new, "--weights", tmp_path / name).err
-        assert "there is no folder" in cli("learn", tmp_path / name, *new[2:]).sentence()
+        assert "is not a folder" in cli("learn", tmp_path / name, *new[2:]).sentence()
     with (tmp_path / "sparse").open("wb") as file:
         file.truncate(2**42)
     (found,) = everywhere(cli, tmp_path / "sparse", root, tmp_path)
@@ -322,7 +322,7 @@ def test_folders_that_are_none(cli: Cli, root: Path, model: Path, tmp_path: Path
         file.write_bytes(b"no image")
     for folder, said in (
         (tmp_path / "nowhere", f"there is no folder {tmp_path / 'nowhere'}; check the path."),
-        (next(root.glob("first/*/*")), "there is no folder"),
+        (next(root.glob("first/*/*")), "is not a folder; check the path."),
         (tmp_path / "bare", "holds no class folder; put the images of each class in one, as PATH/CLASS/*."),
         (root / "first" / "class 0", "holds no class folder"),
         (tmp_path / "hollow", "hollow/nothing holds no image; add some or remove the folder."),

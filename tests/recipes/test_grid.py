@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -119,13 +120,19 @@ def test_only_some(recipe: Path, tmp_path: Path) -> None:
         left(method=["md-gc"])
 
 
-def test_an_axis_that_there_is_not_is_refused_before_a_dataset_is_asked_for() -> None:
+def test_an_axis_or_value_that_there_is_not_is_refused_before_a_dataset_is_asked_for() -> None:
     def load(_: Recipe) -> mdcg.Dataset:
         raise AssertionError("a dataset is asked for")
 
     combinations = expand(read_document(shipped_recipes()["gates"]))
-    with pytest.raises(mdcg.MdcgError, match="unknown axis or setting 'gaets'; did you mean 'gates'"):
-        choose(combinations, load, {"gaets": ["none"]})
+    for key, value, said in (
+        ("gaets", "none", "unknown axis or setting 'gaets'; did you mean 'gates'"),
+        ("batch-size", "8", "unknown axis or setting 'batch-size'; did you mean 'batch_size'"),
+        ("set.capp", "2", "unknown axis or setting 'set.capp'; did you mean 'set.cap'"),
+        ("gates", "opne", "unknown value of gates in this recipe 'opne'; did you mean 'open'"),
+    ):
+        with pytest.raises(mdcg.MdcgError, match=re.escape(said)):
+            choose(combinations, load, {key: [value]})
 
 
 @pytest.mark.parametrize("path", shipped_recipes().values(), ids=lambda path: path.stem)

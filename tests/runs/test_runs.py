@@ -228,6 +228,18 @@ def test_what_is_asked_about_has_a_column(cli: Cli, several: Path) -> None:
     assert len({lam for _, lam in expected}) > 1
 
 
+def test_a_terminal_with_hardly_any_room_shows_whole_lines(
+    several: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = list(known_rows(several).values())
+    _print(rows, ["seed"])
+    lines = capsys.readouterr().out
+    monkeypatch.setattr("mdcg.cli.runs.PlainConsole", partial(Console, width=40, force_terminal=True))
+    _print(rows, ["seed"])
+    assert capsys.readouterr().out.encode("ascii", "replace") == lines.encode("ascii", "replace")
+    assert all(row["name"] in lines for row in rows)
+
+
 @pytest.mark.parametrize("width", [80, 100, 120, 160])
 def test_a_narrow_terminal_shows_names_and_results_first(
     width: int, several: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -240,7 +252,7 @@ def test_a_narrow_terminal_shows_names_and_results_first(
     asked = ["augment", "set.lam", "fingerprint"]
     _print(rows, asked)
     lines = capsys.readouterr().out.splitlines()
-    assert max(len(line.rstrip()) for line in lines if "no room for" not in line) <= width
+    assert max(len(line.rstrip()) for line in lines if "no room" not in line) <= width
     head = next(line.split() for line in lines if "name" in line)
     assert head[0] == "name"
     assert head[-4:] == ["ACC", "BWT-final", "s", "finished"]
@@ -248,7 +260,7 @@ def test_a_narrow_terminal_shows_names_and_results_first(
     assert ("augment" in shown) == (width > 80)
     assert ("fingerprint" in shown) == (width == 160)
     assert any("0.25" in line for line in lines) == ("set.lam" in shown)
-    left = [line for line in lines if line.startswith("no room for")]
+    left = [line for line in lines if line.startswith("there is no room for")]
     assert left == [] if shown == asked else ", ".join(one for one in asked if one not in shown) in left[0]
     assert "…" not in "".join(lines)
     assert {row["name"][:20] for row in rows} <= {line[2:22] for line in lines}

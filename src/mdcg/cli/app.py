@@ -53,8 +53,10 @@ def _in_a_sentence(ctx: Any) -> Iterator[None]:
         if type(error).__name__ == "NoArgsIsHelpError":  # nothing was asked: the help itself, which newer clicks raise
             raise
         said = plain(error.format_message()).replace("\n", " ").rstrip(".")
-        said = said[:1].lower() + said[1:].replace(". Did you mean", "; did you mean").replace(": Input", ": input")
-        said = re.sub(r" \(Possible options: (.+)\)$", r"; did you mean \1?", said).replace("Value error, ", "")
+        said = said[:1].lower() + said[1:].replace(". Did you mean", "; did you mean")
+        said = said.replace("Value error, ", "").replace(": Input", ": input")
+        if near := re.fullmatch(r"(.+) \(Possible options: (.+)\)", said):
+            said = f"{near[1]}; did you mean {' or '.join(near[2].rsplit(', ', 1))}?"
         if said.endswith("?"):
             raise MdcgError(said) from None
         within = [ctx.command_path, ctx.invoked_subcommand or ""]  # where the error does not know its command

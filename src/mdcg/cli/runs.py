@@ -77,15 +77,17 @@ def runs(
 def _print(rows: Sequence[dict[str, Any]], asked: Sequence[str]) -> None:
     """Print the table, with a column for each value that was asked about.
 
-    In a narrow terminal what the name tells makes room first, then what was asked about and is too wide.
+    In a narrow terminal what the name tells makes room first, then what was asked about and is too wide: a narrower
+    column after it may still be shown.
     """
     console, keys = PlainConsole(), ["name", *TOLD_BY_NAME, *asked, *LABELS]
-    if not console.is_terminal:  # for a file or another program: a line for each run, however long
-        return say("\n".join(_lines(rows, keys, box.SIMPLE_HEAD.substitute(console.options))))
 
     def width(keys: Sequence[str]) -> int:
         return console.measure(_table(rows, keys), options=console.options.update(width=10_000)).maximum
 
+    if not console.is_terminal or NARROWEST + AROUND + width(list(LABELS)) > console.width:
+        # For a file, another program or hardly any room: a line for each run, however long.
+        return say("\n".join(_lines(rows, keys, box.SIMPLE_HEAD.substitute(console.options))))
     if width(keys) <= console.width:
         return console.print(_table(rows, keys))
     shown: list[str] = []
@@ -94,7 +96,7 @@ def _print(rows: Sequence[dict[str, Any]], asked: Sequence[str]) -> None:
             shown.append(one)
     console.print(_table(rows, ["name", *shown, *LABELS]))
     if left := [one for one in asked if one not in shown]:
-        say(f"no room for {', '.join(left)}; a wider terminal has it, and so has a file (--export).")
+        say(f"there is no room for {', '.join(left)}; widen the terminal, or write all to a file with --export.")
     return None
 
 

@@ -201,7 +201,7 @@ class ImageReader:
                         self.skipped.append((path, _kind(path)))
         except (FileNotFoundError, NotADirectoryError) as error:
             if isinstance(error, NotADirectoryError):
-                raise MdcgError(f"{shown(folder)} is a file; give the folder that it is in.") from error
+                raise MdcgError(f"{shown(folder)} is not a folder; check the path.") from error
             raise MdcgError(f"there is no folder {shown(folder)}; check the path.") from error
         except (OSError, ValueError) as error:
             raise MdcgError(f"cannot read {shown(folder)}: {reason(error)}; check its permissions.") from error

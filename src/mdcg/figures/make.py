@@ -194,7 +194,7 @@ def _write(name: str, figure: Figure, rows: Sequence[Row], where: str, stem: Pat
 
 
 def _stem(name: str, asked: Recipe) -> str:
-    """The name of the files: of figure and scenario, whose path is cut if it is long, and of what has one value alone.
+    """The name of the files: of figure and scenario, whose path is cut if it is long, and of settings given one value.
 
     >>> _stem("drift", Recipe(scenario="c10-5", memory=[500])), _stem("floats", Recipe(scenario="folder:/my birds-3"))
     ('drift-c10-5-m500', 'floats-folder-my-birds-3')

@@ -85,7 +85,7 @@ class Params(BaseModel):
 
 
 def check_choices(params: Params, before: SavedModel | None) -> None:
-    """Refuse what no image makes right: what there is not, and changes of what is settled once something is learned."""
+    """Refuse unknown names and wrong settings, and changes of what the first task settled; no images are needed."""
     kind, head = _chosen(params)
     _, head_settings = resolve_settings(params.method, head, params.set or {}, _defaults(kind))
     _recolouring(params.augment)

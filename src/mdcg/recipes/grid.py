@@ -160,12 +160,21 @@ def choose(
 ) -> list[GridCell]:
     """The runs that have one of the values wanted, of each axis or setting named."""
     labels = {axis: {one.labels[axis] for one in combinations} for axis in combinations[0].labels}
-    for key in wanted:  # before a dataset is asked for
-        if not (key in labels or key in SETTINGS or key.startswith("set.")):
-            raise unknown("axis or setting", key, {*labels, *SETTINGS})
+    known = {*labels, *SETTINGS, *(f"set.{name}" for one in combinations for name in one.recipe.settings())}
+    for key, values in wanted.items():  # before a dataset is asked for
+        if key not in known:
+            raise unknown("axis or setting", key, known)
+        if key not in SETTINGS and key in labels:
+            _refuse_unknown(key, values, labels[key])
     # By label first: datasets of what is not wanted need not be there.
     likely = [one for one in combinations if _may_be(one, wanted)]
     return _only(grid_cells(likely or combinations, load), wanted, labels)
+
+
+def _refuse_unknown(key: str, values: Sequence[str], named: Collection[str]) -> None:
+    for value in values:
+        if value not in named:
+            raise unknown(f"value of {key} in this recipe", value, named)
 
 
 def _may_be(one: Combination, wanted: Mapping[str, Sequence[str]]) -> bool:
@@ -178,12 +187,8 @@ def _only(
     for key, values in wanted.items():
         named = {value for cell in found for spec in cell.specs for value in _known(cell, spec, key)}
         named |= labels.get(key, set())
-        if not named and key != MEMORY:
-            names = {name for cell in found for spec in cell.specs for name in spec.settings()}
-            raise unknown("axis or setting", key, names | {axis for cell in found for axis in cell.labels})
-        for value in values:
-            if named and value not in named:
-                raise unknown(f"value of {key} in this recipe", value, named)
+        if named:
+            _refuse_unknown(key, values, named)
     kept = []
     for cell in found:
         specs = [
