@@ -27,6 +27,7 @@ from tests.learner.streams import COUNTS, timeless, write_images
 
 TOYS = toy_dataset(COUNTS, channels=3)
 QUICK = ["--image-size", 8, "--backbone", "smallconv", "--epochs", 1, "--lr", 0.05, "--memory", 20]
+WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 
 
 @pytest.fixture(scope="module")
@@ -633,6 +634,7 @@ def test_parameters_that_are_impossible(
         (["--set", "lamb=1"], "did you mean 'lam'"),
         (["--augment", "mixup"], "augment takes jitter"),
         (["--weights", "nowhere.safetensors"], "cannot read the weights"),
+        pytest.param(["--device", "cuda"], "no CUDA GPU can be used here", marks=WITHOUT_GPU),
         (["--from", "model", "--method", "replay", "--head", "fixed"], "what has begun with method 'der' cannot go on"),
         (["--from", "model", "--head", "simplex"], "what has begun with head 'fixed' cannot go on with 'simplex'"),
         (["--from", "model", "--seed", "5"], "what has begun with seed '0' cannot go on with '5'"),

@@ -52,7 +52,7 @@ from mdcg.models.naming import Given as Backbone
 from mdcg.models.naming import backbone_name
 from mdcg.models.weights import WeightsFile
 from mdcg.saved import PIXELS_AT_ONCE, Label, Probabilities, SavedModel, Version, refuse_to_lose
-from mdcg.train.precision import compute
+from mdcg.train.precision import Compute, compute
 
 logger = logging.getLogger(__name__)
 Stream = Iterator[tuple[list[Path], Probabilities]]
@@ -195,7 +195,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if before is not None:
             can_learn(before)
         check_choices(params, before)
-        weights = _weights(params, before)
+        weights, machine = _weights(params, before), compute(params.device, params.precision)
         shape = before.setup.shape if before else None
         if isinstance(images, str | Path) or is_files(images):
             reader = self.reader(params.on_error)
@@ -229,10 +229,12 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             epochs=params.epochs,
             weights=weights,
         )
-        self.saved_ = self._learned(task, arrived, params, save_to)
+        self.saved_ = self._learned(task, arrived, params, machine, save_to)
         return self
 
-    def _learned(self, task: NextTask, arrived: Arrived, params: Params, save_to: Path | None) -> SavedModel:
+    def _learned(
+        self, task: NextTask, arrived: Arrived, params: Params, machine: Compute, save_to: Path | None
+    ) -> SavedModel:
         training, before, started = task.group.training, task.before, time.perf_counter()
         told = params.as_json()  # before anything is trained: what a file cannot keep is refused
         logger.info(
@@ -243,7 +245,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             number_of(task.steps, "step"),
         )
         with checkpoint_folder(save_to) as folder:
-            saved = train(task, compute(params.device, params.precision), folder, params.quiet)
+            saved = train(task, machine, folder, params.quiet)
             version = Version(
                 classes=list(arrived.new),
                 images=_count(arrived.positions, task),

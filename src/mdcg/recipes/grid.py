@@ -65,7 +65,7 @@ class GridCell:
 
     labels: Mapping[str, str]  # its value on each axis
     specs: Sequence[RunSpec]
-    also: Sequence[Mapping[str, str]] = ()  # labels of other combinations that mean the same runs
+    aliases: Sequence[Mapping[str, str]] = ()  # the labels of other combinations that mean the same runs
 
 
 def label(cell: GridCell, without: Collection[str] = ()) -> str:
@@ -145,7 +145,7 @@ def grid_cells(combinations: Sequence[Combination], load: Callable[[Recipe], Dat
         new = [spec for spec in specs if spec.name not in seen]
         if not new:
             first = seen[specs[0].name]
-            found[first] = replace(found[first], also=[*found[first].also, apply])
+            found[first] = replace(found[first], aliases=[*found[first].aliases, apply])
             continue
         if any(cell.labels == apply for cell in found):  # memory's values set more, which no table could tell apart
             told = f"{new[0].method} has no memory to tell its settings apart; leave it out."

@@ -119,7 +119,7 @@ def _columns(cell: GridCell, axis: str) -> list[str]:
     """The columns of a cell: its own, and those where the grid means the same runs, as of a method without memory."""
     if axis == MEMORY:
         return [f"memory {_memory(cell)}" if _memory(cell) else "no memory"]
-    same = [labels for labels in cell.also if {**labels, axis: cell.labels[axis]} == cell.labels]
+    same = [labels for labels in cell.aliases if {**labels, axis: cell.labels[axis]} == cell.labels]
     return [labels[axis] for labels in (cell.labels, *same)]
 
 

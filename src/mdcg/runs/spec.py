@@ -46,7 +46,7 @@ ADDED: dict[str, Value | dict[str, object] | None] = {
     "stream": {},
 }
 NUMBERS = tuple(one.name for one in fields(Numbers))  # in which runs of a group may differ
-PARTS = {"hyperparameters", "head_settings", "stream"}  # fields of several settings
+CONTAINERS = {"hyperparameters", "head_settings", "stream"}  # fields that hold several settings
 
 
 class RunSpec(BaseModel):
@@ -180,7 +180,7 @@ class RunSpec(BaseModel):
 
     def settings(self) -> dict[str, Value | None]:
         """Every setting by name, those of method and head as set.NAME."""
-        own = self.model_dump(exclude=PARTS)
+        own = self.model_dump(exclude=CONTAINERS)
         own["augment"] = self.augment or USUAL
         own |= {"stream": self.stream.in_words(most=10**6), "blurry": self.stream.blurry, "online": self.stream.online}
         return own | {f"set.{name}": value for name, value in {**self.hyperparameters, **self.head_settings}.items()}
@@ -204,7 +204,7 @@ class RunSpec(BaseModel):
 
 
 #: The names of every run's settings (`RunSpec.settings`), but for those of its method and head.
-SETTINGS = {*(set(RunSpec.model_fields) - PARTS), "stream", "blurry", "online"}
+SETTINGS = {*(set(RunSpec.model_fields) - CONTAINERS), "stream", "blurry", "online"}
 
 
 def _kind(method: str) -> type[Method] | None:
