@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import mdcg
-from mdcg import Dataset, Sweep
+from mdcg import Dataset, Sweep, compiler
 from mdcg.data import record_of
 from mdcg.errors import MdcgError
 from mdcg.execute.context import Context
@@ -44,6 +44,22 @@ def test_a_run_is_found_again_by_its_content(runs: Path) -> None:
         another = mdcg.run(data=changed, scenario="blobs-2", method="replay", memory=8, out=runs, **HOW)
         assert another.records[0].spec.name != first.records[0].spec.name
     assert len(list(runs.glob("blobs-2_replay*"))) == 3
+
+
+@pytest.mark.parametrize("scenario", ["blobs-2", {"tasks": [["0", "1"], ["2"], ["3"]]}])
+def test_once_kernels_are_compiled_ahead(scenario: Any, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU, after the first training of a process, a sweep looks what is known of a dataset: by its record."""
+    monkeypatch.setattr(compiler, "is_started", lambda: True)
+    given: dict[str, Any] = {"data": Dataset.from_arrays(blobs(), name="blobs"), "scenario": scenario, "out": runs}
+    how = given | HOW | {"memory": 8}
+    for _ in range(2):  # the second time all runs are found
+        assert len(mdcg.run(method="md-cg", **how).R) == 1
+        assert list(mdcg.compare(methods=["naive", "replay"], **how)) == ["naive", "replay"]
+        assert mdcg.search(method="md", set={"lam": [0.1, 1]}, hold_out=0.3, **how).results
+    keys = {"method": "der", "memory": 8, "epochs": 1, "backbone": "smallconv", "batch_size": 8}
+    sweep = Sweep.of(written(keys), **given)
+    assert not sweep.run(quiet=True).failed
+    assert len(sweep.records()) == 1
 
 
 def test_the_same_images_train_the_same_however_they_are_given(runs: Path, tmp_path: Path) -> None:

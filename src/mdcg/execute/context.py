@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mdcg.data import Dataset, load
+from mdcg.data import Dataset, DatasetRecord, load, record_of
 from mdcg.data.load import must_read
 from mdcg.execute.progress import SILENT, Display
 from mdcg.models.weights import WeightsFile
@@ -70,17 +70,26 @@ class Context:
 
     def dataset(self, asked: RunSpec | Recipe) -> Dataset:
         """The images that a run or a recipe is about."""
-        name, _ = parse(asked.scenario)
-        if self.given is not None and name == self.given.name:
-            self.given.record.refuse_size(asked.image_size)
-            return self.given
-        return self.datasets.load(name, self.data, asked.image_size)
+        name, given = self._named(asked)
+        if given is None:
+            return self.datasets.load(name, self.data, asked.image_size)
+        given.record.refuse_size(asked.image_size)
+        return given
+
+    def record(self, asked: Recipe) -> DatasetRecord:
+        """What is known of these images before they are read."""
+        name, given = self._named(asked)
+        return record_of(name) if given is None else given.record
 
     def must_read(self, asked: Recipe) -> bool:
         """Whether to have the images of a recipe means to read files."""
+        name, given = self._named(asked)
+        return given is None and self.datasets.must_read(name, self.data, asked.image_size)
+
+    def _named(self, asked: RunSpec | Recipe) -> tuple[str, Dataset | None]:
+        """The name of a dataset, and the one that was given by this name: it may be registered nowhere."""
         name, _ = parse(asked.scenario)
-        is_given = self.given is not None and name == self.given.name
-        return not is_given and self.datasets.must_read(name, self.data, asked.image_size)
+        return name, self.given if self.given is not None and name == self.given.name else None
 
     def compute(self, spec: RunSpec) -> Compute:
         """The device of this machine, with the run's precision."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mdcg import compiler, markup, metrics
-from mdcg.data import Dataset, record_of
+from mdcg.data import Dataset
 from mdcg.data.stand_in import stand_in
 from mdcg.errors import MdcgError
 from mdcg.execute.context import Context
@@ -159,8 +159,7 @@ class Sweep:
 
 def _read(recipe: Recipe, context: Context) -> Dataset:
     """The images of a recipe; if they must be read, what its runs will launch is asked for before."""
-    name, _ = parse(recipe.scenario)
-    blank = stand_in(record_of(name)) if compiler.is_started() else None
+    blank = stand_in(context.record(recipe)) if compiler.is_started() else None
     if blank is not None and context.must_read(recipe):
         with contextlib.suppress(MdcgError):  # whatever is wrong is said when the images are there
             specs = recipe.model_copy(update={"seeds": recipe.seeds[:2]}).resolve(blank)
