@@ -19,7 +19,7 @@ from mdcg.data import load
 from mdcg.errors import MdcgError
 from mdcg.methods import METHODS
 from mdcg.recipes.recipe import make_recipe
-from mdcg.runs.environment import Environment, environment, own_revision, revision_of
+from mdcg.runs.environment import Environment, GitRevision, environment, own_revision, revision_of
 from mdcg.runs.record import FORMAT, UPGRADES, NewerFormat
 from mdcg.runs.spec import ADDED, RunSpec
 from mdcg.runs.store import Store, read_record
@@ -283,3 +283,14 @@ def test_the_revision_of_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PATH", "")
     assert revision_of(package) is None  # no git
     assert own_revision() is own_revision()
+
+
+def test_the_revision_of_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that were copied without their repository: whoever copied them says what they are."""
+    asked = own_revision.__wrapped__
+    for told, wanted in (("1d4e2e2", False), (f"{'ab' * 20}-dirty", True)):
+        monkeypatch.setenv("MDCG_REVISION", told)
+        assert asked() == GitRevision(revision=told.removesuffix("-dirty"), uncommitted=wanted)
+    monkeypatch.setenv("MDCG_REVISION", "newest\x1b[2J")
+    with pytest.raises(MdcgError, match=r"MDCG_REVISION is 'newest\ufffd\[2J', which is no git revision; give what"):
+        asked()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 import mdcg
+from mdcg.errors import MdcgError
+from mdcg.files import shown
 from mdcg.stored import Whole
 from mdcg.train.precision import Compute
 
@@ -115,8 +118,20 @@ def gpu_name(compute: Compute) -> str | None:
 
 @cache
 def own_revision() -> GitRevision | None:
-    """The revision of the files that mdcg was loaded from, asked for once: they may be edited while runs train."""
-    return revision_of(Path(mdcg.__file__).parent)
+    """The revision of the files that mdcg was loaded from, asked for once: they may be edited while runs train.
+
+    Where they were copied without their repository, $MDCG_REVISION says it, as git describe printed it there.
+    """
+    told = os.environ.get("MDCG_REVISION", "")
+    if not told:
+        return revision_of(Path(mdcg.__file__).parent)
+    found = re.fullmatch("([0-9a-f]{7,40})(-dirty)?", told)
+    if found is None:
+        raise MdcgError(
+            f"MDCG_REVISION is '{shown(told, 60)}', which is no git revision; give what 'git describe --always "
+            "--abbrev=40 --dirty' prints."
+        )
+    return GitRevision(revision=found[1], uncommitted=bool(found[2]))
 
 
 def revision_of(folder: Path) -> GitRevision | None:
