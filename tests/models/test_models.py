@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from mdcg.draws import Purpose, stream
 from mdcg.errors import MdcgError
 from mdcg.models import build_backbone, build_model
+from mdcg.models import stacked as stacking
 from mdcg.models.backbones import BACKBONES, MEMBERED, register_backbone
 from mdcg.models.layers import Conv2d
 from mdcg.models.stacked import Stacked
@@ -239,6 +240,50 @@ def test_tied_weights_stay_tied() -> None:
         torch.testing.assert_close(alone(x[k]), expected)
         assert isinstance(alone, Tied)
         assert alone.first.weight is alone.second.weight
+
+
+class Photographer(nn.Module):
+    """A network as it is downloaded: features, and what tells 1,000 classes apart."""
+
+    def __init__(self, name: str, classifier: nn.Module) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, 16), nn.ReLU())
+        self.add_module(name, classifier)
+        self.last = name
+
+    def forward(self, x: Tensor) -> Tensor:
+        answers: Tensor = self.get_submodule(self.last)(self.features(x))
+        return answers
+
+
+@pytest.mark.parametrize(
+    ("name", "classifier", "layer"),
+    [
+        ("fc", lambda: nn.Linear(16, 1000), "'fc'"),
+        ("classifier", lambda: nn.Sequential(nn.Dropout(0), nn.Linear(16, 1000)), "'classifier.1'"),
+        ("fc", nn.Identity, ""),
+        ("projection", lambda: nn.Linear(16, 1000), ""),
+        ("head", lambda: nn.Sequential(nn.Linear(16, 8), nn.Flatten(), nn.ReLU(), nn.AdaptiveAvgPool1d(4)), ""),
+    ],
+)
+def test_a_classifier_that_is_left_on(
+    name: str,
+    classifier: Callable[[], nn.Module],
+    layer: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its answers about other classes would be the features: whoever trains with it is told, once."""
+    monkeypatch.setattr(stacking, "_told", set())
+    Stacked(lambda _: Photographer(name, classifier()), (3, 8, 8), [0], trained=False)  # as for a model that is read
+    assert not caplog.records
+    for seeds in ([0], [1, 2]):
+        Stacked(lambda _: Photographer(name, classifier()), (3, 8, 8), seeds)
+    told = [record.message for record in caplog.records]
+    assert len(told) == bool(layer)
+    if layer:
+        assert f"its own classifier, {layer}, whose 1,000 outputs are taken for features" in told[0]
+        assert f"network.{name} = torch.nn.Identity()" in told[0]
 
 
 def test_built_in_names_are_taken() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mdcg.data import items, own
 from mdcg.data.cache import cached
+from mdcg.data.class_names import warn_of_look_alikes
 from mdcg.data.content import Arrays, digest_of
 from mdcg.data.folder import FOLDER
 from mdcg.data.given import Channels, Images, Parts
@@ -172,6 +173,7 @@ class Dataset:
 
     @classmethod
     def _own(cls, name: str, content: Arrays, prepared: Prepared) -> Dataset:
+        warn_of_look_alikes(content.class_names)
         record = Own.of(name, content, prepared)
         return cls.of(record, record.content)
 

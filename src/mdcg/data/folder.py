@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from mdcg.data.class_names import warn_of_look_alikes
 from mdcg.data.content import Arrays, arrays, arrays_without_test
 from mdcg.data.images import ImageReader
 from mdcg.data.record import DatasetRecord, Source
@@ -26,6 +27,8 @@ class Folders(DatasetRecord):
         try:
             path = Path(self.name.removeprefix(FOLDER)).expanduser().resolve()
             folder = Folder(path, DEFAULT_SIZE if size is None else size)
+        except MdcgError:
+            raise  # which may be a ValueError too
         except (RuntimeError, ValueError) as error:  # ~nobody, or a name with a NUL in it
             raise MdcgError(f"'{shown(self.name)}' is not a usable path ({error}); check it.") from error
         except OSError as error:
@@ -69,6 +72,7 @@ class Folder:
                         f"class folder {shown(files[0].parent)} holds a single image, which cannot serve both training "
                         "and testing; add images or remove it."
                     )
+        warn_of_look_alikes(self.train)
 
     def stamp(self) -> str:
         files = [file for classes in (self.train, self.test) for its in classes.values() for file in its]

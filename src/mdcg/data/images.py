@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from mdcg.data.given import check_class_name
 from mdcg.draws import Ints
 from mdcg.errors import MachineError, MdcgError, unknown
 from mdcg.files import readable, shown
@@ -94,6 +95,7 @@ class ImageReader:
                 raise MdcgError(f"class folder {self._nothing(folder, before)}; add some or remove the folder.")
             if name in classes:  # bytes that cannot be shown are shown alike
                 raise MdcgError(f"two class folders in {shown(path)} both read '{shown(name)}'; rename one of them.")
+            check_class_name(name)
             classes[name] = files
         if not classes:
             raise MdcgError(

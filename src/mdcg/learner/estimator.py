@@ -19,6 +19,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 
 import mdcg
+from mdcg.data.class_names import warn_of_look_alikes
 from mdcg.data.images import ImageReader, OnError
 from mdcg.data.normalise import Normalise
 from mdcg.draws import Ints
@@ -210,6 +211,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError("none of these classes is new; learn takes at least one that is not known yet.")
         if before is None and len(new) < 2:
             raise InputError(f"there is only one class, {new[0]!r}; begin with at least two classes.")
+        warn_of_look_alikes(map(str, new), map(str, known))
         if save_to is not None:
             refuse_to_lose(save_to, (*known, *new))
         setup = resolved(params, before, pixels, len(known) + len(new))

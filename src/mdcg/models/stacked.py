@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -11,6 +12,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from mdcg.errors import FOREIGN, MdcgError, reason_of
+
+logger = logging.getLogger(__name__)
+CLASSIFIERS = {"fc", "classifier", "head", "heads", "linear"}  # what networks call the layers that tell classes apart
+_told: set[str] = set()
 
 
 class Stacked(nn.Module):
@@ -43,6 +48,8 @@ class Stacked(nn.Module):
         self.members = len(seeds)
         self.normalises_once = True  # in a forward pass, by each BatchNorm
         self.features = self._count_features(shape, trained)
+        if trained:
+            _warn_of_classifier(self.pattern, self.features)
 
     def forward(self, images: Tensor) -> Tensor:
         pattern = self.pattern.train(self.training)
@@ -100,6 +107,22 @@ class Stacked(nn.Module):
                 f"the backbone gives shape {tuple(out.shape[1:])} for two images; it must give (2, features)."
             )
         return int(out.shape[2])
+
+
+def _warn_of_classifier(network: nn.Module, features: int) -> None:
+    """Say, once, that a network came with its classifier, if its answers are that layer's and not features."""
+    linear = [(name, part) for name, part in network.named_modules() if isinstance(part, nn.Linear)]
+    name, last = linear[-1] if linear else ("", None)
+    layer = name.partition(".")[0]
+    if last is None or last.out_features != features or layer not in CLASSIFIERS:
+        return
+    sentence = (
+        f"the backbone ends in its own classifier, '{name}', whose {features:,} outputs are taken for features; to "
+        f"learn from the features before it, take it off: network.{layer} = torch.nn.Identity()."
+    )
+    if sentence not in _told:
+        _told.add(sentence)
+        logger.warning("%s", sentence)
 
 
 def _unfit(error: Exception, shape: tuple[int, int, int]) -> MdcgError:

@@ -22,10 +22,9 @@ from torch import Tensor, nn
 from mdcg.errors import MachineError, MdcgError
 from mdcg.files import open_file
 from mdcg.models.resnet import Projected, ResNet
-from mdcg.models.stacked import Stacked
+from mdcg.models.stacked import CLASSIFIERS, Stacked
 from mdcg.tensors import content_of
 
-CLASSIFIERS = {"fc", "classifier", "head", "linear"}  # layers of a file that no backbone is asked to have
 ZIPPED = b"PK\x03\x04"  # what PyTorch's files begin with
 COUNT = "num_batches_tracked"  # of BatchNorm, which with a momentum does not use it
 SHOWN = 3  # names in an error
