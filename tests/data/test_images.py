@@ -728,7 +728,7 @@ def test_shown_names_are_one_short_line(name: str, length: int) -> None:
 
 
 def test_classes_are_folders(tmp_path: Path) -> None:
-    for name in ("wren", "crow", "a\nb", "no.1.txt"):
+    for name in ("wren", "crow", "a b", "no.1.txt"):
         save(tmp_path / name / "b.png")
         save(tmp_path / name / "a.png")
         save(tmp_path / name / "._a.png")
@@ -738,7 +738,7 @@ def test_classes_are_folders(tmp_path: Path) -> None:
     (tmp_path / "readme.md").touch()
     reader = reader_of()
     classes = reader.find_classes(tmp_path)
-    assert list(classes) == ["a\nb", "crow", "no.1.txt", "wren"]
+    assert list(classes) == ["a b", "crow", "no.1.txt", "wren"]
     assert classes["crow"] == [tmp_path / "crow/a.png", tmp_path / "crow/b.png"]
     found, labels = reader.read_classes(classes)
     assert labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
