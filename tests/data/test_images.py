@@ -747,18 +747,18 @@ def test_classes_are_folders(tmp_path: Path) -> None:
 
 
 def test_a_class_with_nothing_left(tmp_path: Path) -> None:
-    for name in ("crow", "wr\nen"):
+    for name in ("crow", "wr en"):
         save(tmp_path / name / "a.png")
-    (tmp_path / "wr\nen/a.png").write_bytes(b"no image")
+    (tmp_path / "wr en/a.png").write_bytes(b"no image")
     reader = reader_of()
     assert "no image of class 'wr en' can be read (used 1, skipped 1: 1 damaged (a.png))" in sentence(
         reader.read_classes, reader.find_classes(tmp_path)
     )
-    (tmp_path / "wr\nen/a.png").rename(tmp_path / "wr\nen/a.heic")
+    (tmp_path / "wr en/a.png").rename(tmp_path / "wr en/a.heic")
     assert "wr en holds no image that can be read (but 1 .heic); add some" in sentence(
         reader_of().find_classes, tmp_path
     )
-    (tmp_path / "wr\nen/a.heic").rename(tmp_path / "wr\nen/.a.png")
+    (tmp_path / "wr en/a.heic").rename(tmp_path / "wr en/.a.png")
     assert "wr en holds no image; add some" in sentence(reader_of().find_classes, tmp_path)
     assert "holds no class folder" in sentence(reader_of().find_classes, tmp_path / "crow")
     assert "a.png is not a folder; check the path." in sentence(reader_of().find_classes, tmp_path / "crow/a.png")
