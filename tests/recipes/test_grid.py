@@ -328,7 +328,8 @@ def test_the_search_is_what_was_searched() -> None:
     for one in found:
         (spec,) = one.recipe.model_copy(update={"scenario": "c10-5", "precision": "bf16"}).resolve(dataset)
         meant.add(_identity(spec.model_copy(update={"scenario": one.recipe.scenario})))
-    kept = [record.spec for _, record in Store(ROOT / "searches").records()]
+    searched = [record.spec for _, record in Store(ROOT / "searches").records()]
+    kept = [spec for spec in searched if spec.method != "md-cg" or _identity(spec) in meant]  # not the paper's search
     assert (len(found), len(meant)) == (200, 196)  # four of the second recipe are of the first, too
     others = [spec for spec in kept if _identity(spec) not in meant]
     assert (len(kept), len(others)) == (197, 11)
