@@ -18,7 +18,8 @@ from torch import Tensor
 import mdcg
 from mdcg import MdcgError, saved
 from mdcg.files import NO_FILE, locked
-from mdcg.saved import VERSION, SavedModel
+from mdcg.header import VERSION
+from mdcg.saved import SavedModel
 from mdcg.tensors import pack, unpack
 from mdcg.testing import toy_dataset
 from mdcg.testing.forked import Server, as_nobody

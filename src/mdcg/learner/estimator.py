@@ -25,6 +25,7 @@ from mdcg.draws import Ints
 from mdcg.errors import InputError, MdcgError, unknown
 from mdcg.execute.progress import messages
 from mdcg.files import shown
+from mdcg.header import Label, Version
 from mdcg.learner.accuracy import Evaluation, lost
 from mdcg.learner.inputs import (
     Given,
@@ -51,7 +52,7 @@ from mdcg.methods.base import Passes, Value
 from mdcg.models.naming import Given as Backbone
 from mdcg.models.naming import backbone_name
 from mdcg.models.weights import WeightsFile
-from mdcg.saved import PIXELS_AT_ONCE, Label, Probabilities, SavedModel, Version, refuse_to_lose
+from mdcg.saved import PIXELS_AT_ONCE, Probabilities, SavedModel, refuse_to_lose
 from mdcg.train.precision import Compute, compute
 
 logger = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from mdcg.data.images import ImageReader, OnError
 from mdcg.draws import Ints
 from mdcg.errors import InputError, MdcgError
 from mdcg.files import check_replaceable, shown
+from mdcg.header import Label, Setup
 from mdcg.pixels.decode import ImageArray, ImageFormat, Resize
-from mdcg.saved import Label, Setup
 
 DEFAULT_SIZE = 64  # pixels of the side to which images of files are brought
 Shape = tuple[int, int, int]  # channels, height, width

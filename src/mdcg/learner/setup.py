@@ -16,13 +16,14 @@ from mdcg.data.content import statistics as measured
 from mdcg.data.normalise import Named, Statistics, statistics
 from mdcg.data.record import Preprocessing, Protocol
 from mdcg.errors import MdcgError, unknown
+from mdcg.header import Setup
 from mdcg.methods import METHODS, Method
 from mdcg.methods.base import TRAINING, Passes, Value
 from mdcg.models import HEADS
 from mdcg.recipes.presets import usual_augment, with_own
 from mdcg.recipes.recipe import LARGEST, methods_own, suited
 from mdcg.recipes.settings import check_head, explain, resolve_settings
-from mdcg.saved import SavedModel, Setup
+from mdcg.saved import SavedModel
 from mdcg.train.augment import USUAL, parse_augment
 from mdcg.train.group import Augmentation
 

@@ -13,9 +13,10 @@ from rich.text import Text
 
 from mdcg import markup
 from mdcg.files import shown
+from mdcg.header import Setup, Version
 from mdcg.learner.accuracy import Evaluation, mean_of
 from mdcg.learner.inputs import listing, number_of
-from mdcg.saved import SavedModel, Setup, Version
+from mdcg.saved import SavedModel
 
 WIDEST_NAME = 24  # characters of a class's name in a table
 CELL = 5  # characters of a column of the confusion matrix
