@@ -302,8 +302,8 @@ def test_weights_that_are_no_numbers(
     file, out = tmp_path / "file", tmp_path / "out"
     file.write_bytes(pack(tensors, header))
     for how in ([], ["--json"], ["--csv"]):
-        assert "the model's answers are no numbers" in cli("predict", file, root / "first", *how).sentence()
-    assert "the model's answers are no numbers" in cli("evaluate", file, root / "first").sentence()
+        assert f"the answers of {file} are no numbers" in cli("predict", file, root / "first", *how).sentence()
+    assert f"the answers of {file} are no numbers" in cli("evaluate", file, root / "first").sentence()
     new = write_images(tmp_path / "new", TOYS, [4])
     answer = cli("learn", new, "--from", file, "--out", out)
     assert answer.code == 2

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from mdcg.data.content import Arrays
 from mdcg.errors import MdcgError
+from mdcg.stored import HUGE
 
 Shape = tuple[int, int, int]  # channels, height, width
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"

@@ -175,7 +175,7 @@ def listing(classes: Sequence[Label], most: int = 6) -> str:
     >>> listing(["cat", "dog"]), listing(range(9), most=3)
     ('cat, dog', '0, 1, 2 and 6 more')
     """
-    named = ", ".join(map(str, classes[:most]))
+    named = ", ".join(shown(str(name)) for name in classes[:most])
     return named if len(classes) <= most else f"{named} and {len(classes) - most} more"
 
 

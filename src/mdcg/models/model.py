@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mdcg.draws import Purpose, stream
+from mdcg.errors import MdcgError
 from mdcg.models.backbones import blank_backbone, build_backbone
 from mdcg.models.heads import HEADS, Head
 from mdcg.models.layers import BatchNorm2d, one_by_one
@@ -160,7 +161,10 @@ def model_of(
     are `Damaged` where it does not fit. It may have a backbone that is not to be trained, as `build_model` says.
     """
     kind, members = HEADS[head], 1
-    kind.check_tasks(sizes, classes)
+    try:
+        kind.check_tasks(sizes, classes)
+    except MdcgError as error:  # whose advice is for those who train
+        raise Damaged("its head has no room for its classes") from error
     body = blank_backbone(backbone, shape)
     made = _empty_head(kind, members, body, {name: [value] for name, value in settings.items()}, classes)
     model = Model(body, made, [seed])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -61,11 +60,10 @@ def resolve_settings(
 
 def _check_size(key: str, value: Any) -> None:
     """Refuse a number that no file gives back, see `stored.plain`."""
-    with contextlib.suppress(TypeError):
-        if isinstance(value, int) and abs(value) > LARGEST:
-            raise MdcgError(f"'{key}' cannot be {value:.3g}; give a whole number up to {LARGEST:,}.", about=f"set.{key}")
-        if HUGE < abs(value) < math.inf:
-            raise MdcgError(f"'{key}' cannot be {value:g}; give a number up to {HUGE:g}.", about=f"set.{key}")
+    whole = isinstance(value, int)
+    if isinstance(value, int | float) and (LARGEST if whole else HUGE) < abs(value) < math.inf:
+        most = f"{LARGEST:,}" if whole else f"{HUGE:g}"
+        raise MdcgError(f"'{key}' is too large a number; give one up to {most}.", about=f"set.{key}")
 
 
 def explain(error: ValidationError) -> str:
