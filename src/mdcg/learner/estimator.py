@@ -279,7 +279,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if to not in ("onnx", "torch"):
             raise unknown("format", to, ("onnx", "torch"))
         path, saved = as_file(path), self._known()
-        setup, names = saved.setup, [str(name) for name in saved.classes]
+        setup, names = saved.setup, [str(name).encode("utf-8", "replace").decode() for name in saved.classes]
         classifier = Classifier(saved.model, setup.mean, setup.std, len(names))
         (export_onnx if to == "onnx" else export_torch)(classifier, path, setup.shape, names)
 

@@ -18,6 +18,8 @@ from mdcg.models.resnet import ResNet
 from mdcg.models.stacked import Stacked
 from mdcg.tensors import Damaged
 
+TRAINED = (torch.float32, torch.float64)  # what weights are, whatever a backbone computes in
+
 
 class Model(nn.Module):
     """A model f(x) = h(b(x)) from images (K, batch, C, H, W) to logits (K, batch, classes)."""
@@ -165,20 +167,22 @@ def model_of(
         kind.check_tasks(sizes, classes)
     except MdcgError as error:  # whose advice is for those who train
         raise Damaged("its head has no room for its classes") from error
+    layers = kind.columns(sizes, classes) if kind.grows_as_ours() else {}
+    found = {name: weights.get(f"head.{name}.weight", torch.empty(0)).shape for name in layers}
+    if any(found[name][-1] != columns for name, columns in layers.items()):
+        raise Damaged("its weights do not fit its classes")
     body = blank_backbone(backbone, shape)
     made = _empty_head(kind, members, body, {name: [value] for name, value in settings.items()}, classes)
     model = Model(body, made, [seed])
-    if kind.grows_as_ours():
-        for name, columns in kind.columns(sizes, classes).items():
-            layer = weights.get(f"head.{name}.weight")
-            if layer is None or layer.shape != (members, body.features, columns):
-                raise Damaged("its weights do not fit its classes")
+    if any(found[name] != (members, body.features, columns) for name, columns in layers.items()):
+        raise Damaged("its weights do not fit its network")
+    if layers:
         made.make_room(sizes)
     else:  # a user's head
         for size in sizes:
             model.grow(size)
     wanted = model.state_dict()
-    if _layout(wanted) != _layout(weights):
+    if _layout(wanted) != _layout(weights) or weights["head.classifier.weight"].dtype not in TRAINED:
         raise Damaged("its weights do not fit its network")
     if any(parameter.is_meta for parameter in body.parameters()):
         body.to_empty(device="cpu")
