@@ -12,21 +12,24 @@ import json
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from mdcg.errors import MdcgError
-from mdcg.learner import Learner, estimator
+from mdcg.learner import Learner
 from mdcg.learner.setup import OF_THIS_CALL
 from mdcg.learner.tables import described
-from mdcg.learner.training import NothingLearned
+from mdcg.learner.task import NextTask
+from mdcg.learner.training import NothingLearned, train
 from mdcg.methods import METHODS
 from mdcg.models import HEADS
+from mdcg.saved import SavedModel
 from mdcg.tensors import unpack
 from mdcg.testing.abuse.campaign import Failure, Part
 
@@ -112,13 +115,6 @@ class Draw:
             yield Draw(LABELS[0], None, self.params, self.more, self.shape)
 
 
-@dataclass
-class Watched:
-    """Whether a training was begun."""
-
-    begun: bool = field(default=False)
-
-
 class Models(Part):
     """Classifiers of anything a Learner may be given: refused before training, or loaded as they were."""
 
@@ -130,7 +126,6 @@ class Models(Part):
         self._weights = folder / "weights.safetensors"
         made = Learner("naive", **{**USUAL, "quiet": True, "device": "cpu"})
         made.learn(self._pixels((8, 8, 1), 0), ["a", "b"] * (IMAGES // 2)).save(self._weights)
-        self._before = estimator.train
 
     def trial(self, number: int, rng: random.Random) -> Failure | None:
         drawn = _draw(rng, self._weights)
@@ -166,13 +161,13 @@ class Models(Part):
         before = file.read_bytes() if file.exists() else None
         names = drawn.labels[:2] if task == 0 else drawn.labels[2:]
         labels = _as_kind([names[place % len(names)] for place in range(IMAGES)], drawn.kind)
-        with _watched() as watched:
+        with _watched() as begun:
             try:
                 made.learn(self._pixels(drawn.shape, task * IMAGES), labels, save_to=file)
             except NothingLearned:  # numbers so large that no weights come of them
                 return None if (file.read_bytes() if file.exists() else None) == before else "the file has changed"
             except MdcgError as error:
-                if watched.begun:
+                if begun:
                     return f"refused after it was trained: {error}"
                 if (file.read_bytes() if file.exists() else None) != before or len(list(self.folder.iterdir())) > 2:
                     return f"refused, and something was written: {error}"
@@ -203,25 +198,18 @@ class Models(Part):
             return "its header has a path, or where it was computed"
         return None
 
-    def close(self) -> None:
-        assert estimator.train is self._before
-        super().close()
-
 
 @contextlib.contextmanager
-def _watched() -> Iterator[Watched]:
-    """Note whether a training is begun."""
-    watched, train = Watched(), estimator.train
+def _watched() -> Iterator[list[NextTask]]:
+    """A list of the trainings that are begun meanwhile."""
+    begun: list[NextTask] = []
 
-    def noted(*given: Any) -> Any:
-        watched.begun = True
-        return train(*given)
+    def noted(task: NextTask, *others: Any) -> SavedModel:
+        begun.append(task)
+        return train(task, *others)
 
-    estimator.train = noted
-    try:
-        yield watched
-    finally:
-        estimator.train = train
+    with mock.patch("mdcg.learner.estimator.train", noted):
+        yield begun
 
 
 def _is_sentence(text: str) -> bool:
