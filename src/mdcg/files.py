@@ -18,7 +18,7 @@ import shutil
 import stat
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BufferedRandom, BufferedReader
 from pathlib import Path
 from typing import BinaryIO
@@ -89,10 +89,13 @@ def check_replaceable(path: Path) -> None:
         raise MdcgError(f"{shown(path)} is {'a folder' if stat.S_ISDIR(kind) else NO_FILE}; name a file to write.")
 
 
-def write_atomic(path: Path, content: bytes) -> None:
-    """Write a file that appears whole or not at all."""
+def write_atomic(path: Path, content: bytes, check: Callable[[Path], None] | None = None) -> None:
+    """Write a file that appears whole or not at all. A `check` may still refuse what is written, by an error."""
     with atomic_file(path) as file:
         _write(file, content)
+        if check is not None:
+            file.flush()
+            check(Path(file.name))
 
 
 def _write(file: BinaryIO, content: bytes) -> None:

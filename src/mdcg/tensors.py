@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -18,6 +20,10 @@ Pieces = Mapping[str, tuple[tuple[int, ...], torch.dtype, Iterable[npt.NDArray[A
 KINDS = {torch.uint8: "U8", torch.int64: "I64"}  # as safetensors calls them
 
 HEADER = "mdcg"  # the only key of safetensors' own header, whose order of keys is not fixed
+
+
+class Damaged(ValueError):
+    """Content that cannot be what it should be; its text is a reason that a person may read."""
 
 
 def header_of(values: Mapping[str, Any]) -> dict[str, str]:
@@ -28,10 +34,10 @@ def header_of(values: Mapping[str, Any]) -> dict[str, str]:
 def values_of(header: Mapping[str, str] | None) -> dict[str, Any]:
     """Read what `header_of` wrote; ValueError where it did not."""
     if not header or HEADER not in header:
-        raise ValueError("it was not written by mdcg")
+        raise Damaged("it was not written by mdcg")
     values = _json(header[HEADER])
     if not isinstance(values, dict):
-        raise ValueError("its header is damaged")
+        raise Damaged("its header is damaged")
     return values
 
 
@@ -72,7 +78,7 @@ def write_pieces(
 def content_of(file: BinaryIO) -> bytes:
     """The content of a safetensors file; ValueError where it does not begin as one, however long it is."""
     if file.read(9)[8:] != b"{":  # the length of its header, and the header
-        raise ValueError("it does not begin as a safetensors file does")
+        raise Damaged("it does not begin as a safetensors file does")
     file.seek(0)
     return file.read()
 
@@ -84,15 +90,25 @@ def unpack(content: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
         length = int.from_bytes(content[:8], "little")
         return tensors, values_of(_json(content[8 : 8 + length]).get("__metadata__"))
     except SafetensorError as error:
-        raise ValueError(str(error)) from error
+        raise Damaged("it is cut short, or its header is damaged") from error
+
+
+@contextlib.contextmanager
+def mapped(path: Path) -> Iterator[tuple[dict[str, Tensor], dict[str, Any]]]:
+    """What `unpack` gives of a file, with tensors that stay on the disk and are gone with this context."""
+    try:
+        with safe_open(path, "pt") as file:
+            yield {name: file.get_tensor(name) for name in file.keys()}, values_of(file.metadata())  # noqa: SIM118
+    except SafetensorError as error:
+        raise Damaged("it is cut short, or its header is damaged") from error
 
 
 def _json(text: str | bytes) -> Any:
     """Read JSON as we write it, with NaN and halves of letters."""
     try:
         return json.loads(text)
-    except RecursionError as error:
-        raise ValueError("its header is damaged") from error
+    except (RecursionError, ValueError) as error:
+        raise Damaged("its header is damaged") from error
 
 
 def check_kinds(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:

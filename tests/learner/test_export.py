@@ -20,8 +20,9 @@ from torch import Tensor, nn
 import mdcg
 from mdcg import MdcgError, export
 from mdcg.export import Classifier, export_onnx, export_torch
+from mdcg.header import Setup
 from mdcg.models import BACKBONES, HEADS, Model, build_model, register_backbone
-from mdcg.saved import SavedModel, Setup
+from mdcg.saved import SavedModel
 
 MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.2, 0.3)
 SIDES = {"smallconv": 8, "resnet20": 8, "resnet18": 32, "mine": 8, "flat": 8}

@@ -18,7 +18,8 @@ from torch import Tensor
 import mdcg
 from mdcg import MdcgError, saved
 from mdcg.files import NO_FILE, locked
-from mdcg.saved import VERSION, SavedModel
+from mdcg.header import VERSION
+from mdcg.saved import SavedModel
 from mdcg.tensors import pack, unpack
 from mdcg.testing import toy_dataset
 from mdcg.testing.forked import Server, as_nobody
@@ -301,8 +302,8 @@ def test_weights_that_are_no_numbers(
     file, out = tmp_path / "file", tmp_path / "out"
     file.write_bytes(pack(tensors, header))
     for how in ([], ["--json"], ["--csv"]):
-        assert "the model's answers are no numbers" in cli("predict", file, root / "first", *how).sentence()
-    assert "the model's answers are no numbers" in cli("evaluate", file, root / "first").sentence()
+        assert f"the answers of {file} are no numbers" in cli("predict", file, root / "first", *how).sentence()
+    assert f"the answers of {file} are no numbers" in cli("evaluate", file, root / "first").sentence()
     new = write_images(tmp_path / "new", TOYS, [4])
     answer = cli("learn", new, "--from", file, "--out", out)
     assert answer.code == 2

@@ -283,3 +283,32 @@ def test_simplex_learns_its_projection_once() -> None:
     assert head(torch.zeros(2, 3, 4)).shape == (2, 3, 1001)
     with pytest.raises(MdcgError, match="1,001 corners, too few for 1,005 classes"):
         head.grow(1000, rngs, rngs)
+
+
+@pytest.mark.parametrize("name", HEADS.names())
+@pytest.mark.parametrize("sizes", [[3], [2, 2, 2], [1, 4, 1, 3], [5, 1]])
+def test_room_for_all_tasks_at_once_is_what_growing_makes(name: str, sizes: list[int]) -> None:
+    kind = HEADS[name]
+    settings = {key: default for key, (default, _) in kind.settings.items()}
+    wanted = grown(kind, sizes, 7, 1, **settings)
+    at_once = kind(1, 7, **{key: [value] for key, value in settings.items()}).double()
+    at_once.total = wanted.total
+    at_once.make_room(sizes)
+    assert {key: value.shape for key, value in at_once.state_dict().items()} == {
+        key: value.shape for key, value in wanted.state_dict().items()
+    }
+    assert kind.columns(sizes, wanted.total) == {
+        key: getattr(wanted, key).outputs for key in ("classifier", "gates") if hasattr(wanted, key)
+    }
+    at_once.load_state_dict(wanted.state_dict())
+    features = torch.randn(1, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(at_once(features), wanted(features))
+    assert at_once.sizes == wanted.sizes
+
+
+def test_a_cascade_that_no_memory_holds_is_refused_before_it_is_made() -> None:
+    head = grown(CascadedGates, [2, 2], 3, 1)
+    with pytest.raises(MdcgError, match="take too much memory; bring more classes with each task"):
+        head.grow(300_000_000, [np.random.default_rng(0)], [np.random.default_rng(0)])
+    with pytest.raises(MdcgError, match="4,999,950,000 gates for 100,000 classes in 100,000 tasks take too much"):
+        head.make_room([1] * 100_000)

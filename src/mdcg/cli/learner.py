@@ -16,6 +16,7 @@ from mdcg.cli.options import SHARED, option, own_backbone, print_json, with_opti
 from mdcg.cli.train import stopped_explained
 from mdcg.compiler import start_early
 from mdcg.errors import MdcgError
+from mdcg.files import readable, shown
 from mdcg.markup import cell
 from mdcg.terminal import PlainConsole, plain, say
 
@@ -120,10 +121,11 @@ def predict(
         numbers = ["" if count == 1 else f" {rank + 1}" for rank in range(count)]
         writer.writerow(["path", *(f"{name}{number}" for number in numbers for name in ("class", "probability"))])
         for path, best in found:
-            writer.writerow([_cell(path), *(_cell(part) for pair in best for part in pair)])
+            answers = ((_label_cell(label), probability) for label, probability in best)
+            writer.writerow([_cell(path), *(part for pair in answers for part in pair)])
     else:
         for path, best in found:
-            say(f"{path}  " + ", ".join(f"{name} {100 * probability:.1f}%" for name, probability in best))
+            say(f"{path}  " + ", ".join(f"{shown(str(name))} {100 * probability:.1f}%" for name, probability in best))
     if reader.skipped:
         say(f"mdcg: {reader.summary()}.", error=True)
 
@@ -213,8 +215,6 @@ def _ranked(
     learner: Learner, reader: Any, images: list[str], top: int
 ) -> Iterator[tuple[str, list[tuple[Any, float]]]]:
     """Each file with its most likely classes and their probabilities."""
-    from mdcg.files import readable
-
     classes = learner.classes_.tolist()
     for paths, answers in learner.stream(reader.find(images), reader):
         for path, answer in zip(paths, answers, strict=True):
@@ -225,6 +225,11 @@ def _ranked(
 def _cell(value: object) -> object:
     """A value for CSV that may be read in a terminal."""
     return cell(plain(value) if isinstance(value, str) else value)
+
+
+def _label_cell(label: object) -> object:
+    """A class for CSV: what a model says is on one line."""
+    return _cell(shown(label) if isinstance(label, str) else label)
 
 
 def _print_json_list(items: Iterator[dict[str, Any]]) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from mdcg.data.content import Arrays
 from mdcg.errors import MdcgError
+from mdcg.stored import HUGE
 
 Shape = tuple[int, int, int]  # channels, height, width
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
@@ -35,9 +36,10 @@ class Preprocessing:
             raise MdcgError(f"the padding of a random crop cannot be {self.padding}; give 0 or more.")
         if len(self.mean or ()) != len(self.std or ()):
             raise MdcgError("mean and std belong together; give both for every channel, or neither to measure them.")
-        if not all(map(math.isfinite, self.mean or ())) or not all(0 < one < math.inf for one in self.std or ()):
+        if not all(abs(one) <= HUGE for one in self.mean or ()) or not all(0 < one <= HUGE for one in self.std or ()):
             raise MdcgError(
-                f"mean {self.mean} and std {self.std} cannot normalise pixels; give finite ones, std above 0."
+                f"mean {self.mean} and std {self.std} cannot normalise pixels; give finite ones up to {HUGE:g}, std "
+                "above 0."
             )
 
     @classmethod

@@ -13,13 +13,14 @@ from mdcg.execute.observer import Observer
 from mdcg.execute.plan import checked_probes
 from mdcg.execute.unfinished import group_folder, is_begun, note_group
 from mdcg.files import locked
+from mdcg.header import refuse_unkeepable
 from mdcg.probes import ProbeSet
 from mdcg.runs.environment import environment
 from mdcg.runs.failures import forget_failure
 from mdcg.runs.record import Record
 from mdcg.runs.spec import RunSpec
 from mdcg.runs.store import Measurements
-from mdcg.saved import SavedModel
+from mdcg.saved import SavedModel, setup_of
 from mdcg.train import state as states
 from mdcg.train.capacity import Meter, forget_peak, members_that_fit, release_memory, surely_fit
 from mdcg.train.checkpoint import Checkpoints
@@ -98,6 +99,9 @@ def _train_together(specs: Specs, context: Context, anew: bool) -> dict[str, str
     """Train a group to its end and store its runs; return by name what went wrong with single members."""
     store, compute = context.store, context.compute(specs[0])
     group = _group(specs, context)
+    for k, view in enumerate(group.views):
+        names = [group.dataset.class_names[label] for label in view.scenario.order]
+        refuse_unkeepable(setup_of(group, k, group.outputs), names, [size for size in group.sizes if size], {})
     forget_peak(compute)
     checkpoints = Checkpoints(group_folder(store, specs))
     with contextlib.ExitStack() as stack:

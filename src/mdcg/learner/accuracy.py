@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from mdcg.draws import Ints
-from mdcg.saved import Label, Probabilities, Version
+from mdcg.header import Label, Version
+from mdcg.saved import Probabilities
 
 
 @dataclass(frozen=True)

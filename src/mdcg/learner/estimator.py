@@ -26,6 +26,7 @@ from mdcg.draws import Ints
 from mdcg.errors import InputError, MdcgError, unknown
 from mdcg.execute.progress import messages
 from mdcg.files import shown
+from mdcg.header import Label, Version, refuse_unkeepable
 from mdcg.learner.accuracy import Evaluation, lost
 from mdcg.learner.inputs import (
     Given,
@@ -52,7 +53,7 @@ from mdcg.methods.base import Passes, Value
 from mdcg.models.naming import Given as Backbone
 from mdcg.models.naming import backbone_name
 from mdcg.models.weights import WeightsFile
-from mdcg.saved import PIXELS_AT_ONCE, Label, Probabilities, SavedModel, Version, refuse_to_lose
+from mdcg.saved import PIXELS_AT_ONCE, Probabilities, SavedModel, refuse_to_lose
 from mdcg.train.precision import Compute, compute
 
 logger = logging.getLogger(__name__)
@@ -162,7 +163,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         outputs as they are sorted, or in an `order`. With `save_to` the classifier is saved there in the end, and a
         call that was killed goes on where it was when it is made again; until then nothing has changed.
         """
-        params = self._params()
+        params = self._checked_params()
         with messages(params.quiet):
             return self._learn(params, images, labels, order, None if save_to is None else as_file(save_to))
 
@@ -193,9 +194,6 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         save_to: Path | None,
     ) -> Self:
         before: SavedModel | None = getattr(self, "saved_", None)
-        if before is not None:
-            can_learn(before)
-        check_choices(params, before)
         weights, machine = _weights(params, before), compute(params.device, params.precision)
         shape = before.setup.shape if before else None
         if isinstance(images, str | Path) or is_files(images):
@@ -222,6 +220,8 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             arrived = without_known_images(before, arrived)
             if left_out := len(pixels) - len(arrived.positions):
                 logger.info("%s images are known already and left out.", left_out)
+        told, sizes = params.as_json(weights), [*(before.sizes if before else ()), len(new)]
+        refuse_unkeepable(setup, (*known, *new), sizes, told)
         task = next_task(
             before,
             setup,
@@ -231,14 +231,19 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             epochs=params.epochs,
             weights=weights,
         )
-        self.saved_ = self._learned(task, arrived, params, machine, save_to)
+        self.saved_ = self._learned(task, arrived, params, told, machine, save_to)
         return self
 
     def _learned(
-        self, task: NextTask, arrived: Arrived, params: Params, machine: Compute, save_to: Path | None
+        self,
+        task: NextTask,
+        arrived: Arrived,
+        params: Params,
+        told: dict[str, Any],
+        machine: Compute,
+        save_to: Path | None,
     ) -> SavedModel:
         training, before, started = task.group.training, task.before, time.perf_counter()
-        told = params.as_json()  # before anything is trained: what a file cannot keep is refused
         logger.info(
             "learning %s from %s images: %s of %s.",
             listing(arrived.new),
@@ -265,7 +270,8 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if save_to is not None:
                 saved.save(save_to)
         for position, (was, now) in lost(version, params.warn_drop).items():
-            logger.warning("'%s' fell from %.1f to %.1f%% on the images held out.", saved.classes[position], was, now)
+            name = shown(str(saved.classes[position]))
+            logger.warning("'%s' fell from %.1f to %.1f%% on the images held out.", name, was, now)
         return saved
 
     def export(self, path: Path | str, to: Literal["onnx", "torch"] = "onnx") -> None:
@@ -275,14 +281,16 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if to not in ("onnx", "torch"):
             raise unknown("format", to, ("onnx", "torch"))
         path, saved = as_file(path), self._known()
-        setup, names = saved.setup, [str(name) for name in saved.classes]
+        setup, names = saved.setup, [str(name).encode("utf-8", "replace").decode() for name in saved.classes]
         classifier = Classifier(saved.model, setup.mean, setup.std, len(names))
         (export_onnx if to == "onnx" else export_torch)(classifier, path, setup.shape, names)
 
     @property
     def classes_(self) -> npt.NDArray[Any]:
         """All classes that it knows, in order of arrival: names or numbers, as they were given."""
-        return np.array(self._known().classes)
+        classes = list(self._known().classes)
+        found = np.array(classes)
+        return found if found.tolist() == classes else np.array(classes, object)  # ids on both sides of 2**63
 
     def predict_proba(self, X: Given) -> Probabilities:
         """Probabilities (n, classes) of images, given as arrays or files; columns in the order of `classes_`."""
@@ -363,12 +371,30 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         name = None if backbone is None else backbone_name(backbone, may_import=True)
         saved = SavedModel.load(Path(path), name)
-        params = params_of(saved)
-        if strange := sorted(set(params) - set(cls._get_param_names())):
-            raise MdcgError(f"{shown(Path(path))} has parameters unknown here: {listing(strange)}; update mdcg.")
-        learner = cls(**{**params, "backbone": saved.setup.backbone})
+        if strange := sorted(set(params_of(saved)) - set(cls._get_param_names())):
+            raise MdcgError(f"{saved.file} has parameters unknown here: {listing(strange)}; update mdcg.")
+        return cls._of(saved)
+
+    @classmethod
+    def _of(cls, saved: SavedModel) -> Self:
+        """A classifier with the parameters that it was saved with."""
+        learner = cls(**{**params_of(saved), "backbone": saved.setup.backbone})
         learner.saved_ = saved
         return learner
+
+    def _checked_params(self) -> Params:
+        """The parameters, as far as they can be checked without images; a file that brought wrong ones is named."""
+        before: SavedModel | None = getattr(self, "saved_", None)
+        if before is not None:
+            can_learn(before)
+        try:
+            params = self._params()
+            check_choices(params, before)
+            return params
+        except MdcgError as error:
+            if before is not None and before.file and str(error) == _wrong_in(before):
+                raise MdcgError(f"{before.file} cannot go on as it says: {shown(str(error), 1000)}") from error
+            raise
 
     def _params(self) -> Params:
         """The parameters, checked; what names code is imported only before something is learned: a file names none."""
@@ -411,10 +437,23 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return hasattr(self, "saved_")
 
 
+def _wrong_in(saved: SavedModel) -> str:
+    """What is wrong with the parameters that a classifier was saved with, if anything is."""
+    as_saved = Learner._of(saved)
+    try:
+        check_choices(as_saved._params(), saved)
+    except MdcgError as error:
+        return str(error)
+    return ""
+
+
 def _weights(params: Params, before: SavedModel | None) -> WeightsFile | None:
     """The file of initial weights, where a network is made: later nobody needs to have it any more."""
-    made = before is None or METHODS[params.method].starts_anew
-    return WeightsFile.of(params.weights) if params.weights and made else None
+    if before is None or METHODS[params.method].starts_anew:
+        return WeightsFile.of(params.weights) if params.weights else None
+    if params.weights and before.file:  # who goes on in the same process has given it for the first task
+        logger.warning("the network of %s has weights already: %s is not read.", before.file, shown(params.weights))
+    return None
 
 
 def _class_accuracy(saved: SavedModel, task: NextTask) -> list[float | None]:

@@ -19,8 +19,8 @@ from mdcg.data.images import ImageReader, OnError
 from mdcg.draws import Ints
 from mdcg.errors import InputError, MdcgError
 from mdcg.files import check_replaceable, shown
+from mdcg.header import Label, Setup
 from mdcg.pixels.decode import ImageArray, ImageFormat, Resize
-from mdcg.saved import Label, Setup
 
 DEFAULT_SIZE = 64  # pixels of the side to which images of files are brought
 Shape = tuple[int, int, int]  # channels, height, width
@@ -175,7 +175,7 @@ def listing(classes: Sequence[Label], most: int = 6) -> str:
     >>> listing(["cat", "dog"]), listing(range(9), most=3)
     ('cat, dog', '0, 1, 2 and 6 more')
     """
-    named = ", ".join(map(str, classes[:most]))
+    named = ", ".join(shown(str(name)) for name in classes[:most])
     return named if len(classes) <= most else f"{named} and {len(classes) - most} more"
 
 

@@ -16,13 +16,17 @@ from mdcg.data.content import statistics as measured
 from mdcg.data.normalise import Named, Statistics, statistics
 from mdcg.data.record import Preprocessing, Protocol
 from mdcg.errors import MdcgError, unknown
+from mdcg.files import shown
+from mdcg.header import Setup
 from mdcg.methods import METHODS, Method
 from mdcg.methods.base import TRAINING, Passes, Value
 from mdcg.models import HEADS
+from mdcg.models.weights import WeightsFile
 from mdcg.recipes.presets import usual_augment, with_own
 from mdcg.recipes.recipe import LARGEST, methods_own, suited
 from mdcg.recipes.settings import check_head, explain, resolve_settings
-from mdcg.saved import SavedModel, Setup
+from mdcg.saved import SavedModel
+from mdcg.stored import LARGEST as EXACT
 from mdcg.train.augment import USUAL, parse_augment
 from mdcg.train.group import Augmentation
 
@@ -34,6 +38,13 @@ OF_RUNS = ("optimizer", "schedule", "head_lr", "weight_decay", "warmup", "clip",
 FOLLOWING = ("weight_decay", "warmup", "clip", "label_smoothing")
 #: What the first task settles, of what a file keeps as it was given.
 SETTLED = ("image_size", "resize", "normalise", "most_classes", "tasks")
+
+
+#: What no file says, or is heard to say: where it is computed, and paths, which would be opened.
+OF_THIS_CALL = {"device", "quiet", "weights"}
+
+
+MOST_COUNTS = 2**27  # tasks times classes, which are counted in 1 GiB
 
 
 class Params(BaseModel):
@@ -63,7 +74,7 @@ class Params(BaseModel):
     seed: int = Field(ge=0, lt=2**31)
     device: Literal["auto", "cpu", "cuda"]
     hold_out: float = Field(ge=0, lt=1)
-    held_out_images: int = Field(ge=0)
+    held_out_images: int = Field(ge=0, le=EXACT)
     most_classes: int = Field(ge=2, le=1_000_000)
     tasks: int = Field(ge=1, le=1_000_000)
     on_error: Literal["stop", "skip"]
@@ -79,9 +90,13 @@ class Params(BaseModel):
         except ValidationError as error:
             raise MdcgError(explain(error)) from error
 
-    def as_json(self) -> dict[str, Any]:
-        """The parameters as a file keeps them; where it is computed is not the file's matter."""
-        return self.model_dump(mode="json", exclude={"device", "quiet"})
+    def as_json(self, weights: WeightsFile | None = None) -> dict[str, Any]:
+        """The parameters as a file keeps them, with a digest of the weights that a network was made with.
+
+        Where it is computed is not the file's matter, nor where other files lie.
+        """
+        kept = self.model_dump(mode="json", exclude=OF_THIS_CALL)
+        return {**kept, **({"weights": weights.digest} if weights else {})}
 
 
 def check_choices(params: Params, before: SavedModel | None) -> None:
@@ -91,6 +106,11 @@ def check_choices(params: Params, before: SavedModel | None) -> None:
     _recolouring(params.augment)
     if before is not None:
         _refuse_changes(params, head, head_settings, before)
+        if kind.starts_anew and before.params.get("weights") and not params.weights:
+            raise MdcgError(
+                f"{params.method} makes its network anew for every task, and has begun with weights from a file, which "
+                "a model does not keep; give that file again with --weights (weights=)."
+            )
 
 
 def _chosen(params: Params) -> tuple[type[Method], str]:
@@ -177,8 +197,8 @@ def _refuse_changes(params: Params, head: str, head_settings: Mapping[str, float
     for name, value in asked.items():
         if value != getattr(was, name):
             raise MdcgError(
-                f"what has begun with {name} '{getattr(was, name)}' cannot go on with '{value}'; leave {name} as it "
-                "was, or begin anew."
+                f"what has begun with {name} '{shown(str(getattr(was, name)))}' cannot go on with '{value}'; leave "
+                f"{name} as it was, or begin anew."
             )
     for name, value in was.head_settings.items():
         if name in (params.set or {}) and head_settings[name] != value:
@@ -192,15 +212,15 @@ def _refuse_changes(params: Params, head: str, head_settings: Mapping[str, float
             continue
         if name in settled and given[name] != settled[name]:
             raise MdcgError(
-                f"{name} was settled by the first task ({settled[name]}) and cannot become {given[name]}; leave it as "
-                "it was, or begin anew."
+                f"{name} was settled by the first task ({shown(str(settled[name]))}) and cannot become {given[name]}; "
+                "leave it as it was, or begin anew."
             )
 
 
 def params_of(saved: SavedModel) -> dict[str, Any]:
     """The parameters that a saved classifier was made with; of a run, those that go on as it was trained."""
     if saved.params:
-        return dict(saved.params)
+        return {name: value for name, value in saved.params.items() if name not in OF_THIS_CALL}
     setup = saved.setup
     settings: dict[str, Value] = {**setup.hyperparameters, **setup.head_settings}
     return {
@@ -234,11 +254,10 @@ def check_room(setup: Setup, before: SavedModel | None, new: int) -> None:
             f"a memory of {setup.memory} cannot hold one image of each of {classes} classes; give memory={classes} or "
             "more."
         )
-    most = HEADS[setup.head].capacity(setup.outputs)
-    if most is not None and most < classes:
+    if setup.tasks * classes > MOST_COUNTS:
         raise MdcgError(
-            f"the head was made for at most {most} classes, and there would be {classes}; begin anew with "
-            f"most_classes={classes} or more, or with another head."
+            f"a table of {setup.tasks:,} tasks and {classes:,} classes takes too much memory; begin anew with fewer "
+            "tasks."
         )
     if before and before.kept and kind(**setup.hyperparameters).second_memory_size() and before.kept.second is None:
         raise MdcgError(f"{setup.method} has begun without a second memory, and cannot go on with one; begin anew.")
@@ -256,7 +275,7 @@ def can_learn(saved: SavedModel) -> None:
     if not setup.method:
         reason = "it was saved by an older version of mdcg, without its memory; repeat the run that made it"
     elif setup.method not in METHODS.names():
-        reason = f"its method '{setup.method}' is not installed here; install it"
+        reason = f"its method '{shown(setup.method)}' is not installed here; install it"
     elif len(set(saved.classes)) < len(saved.classes):
         reason = "two of its classes have the same name; rename their folders and begin anew"
     elif saved.kept is None and METHODS[setup.method].trains_on == "seen":
@@ -264,7 +283,7 @@ def can_learn(saved: SavedModel) -> None:
     elif saved.kept is None:
         reason = "it was saved without the images of its memory; save it with them"
     if reason:
-        raise MdcgError(f"this model can classify images but learn no more: {reason}.")
+        raise MdcgError(f"{saved.file or 'this model'} can classify images but learn no more: {reason}.")
 
 
 def _plain(value: Any) -> Any:

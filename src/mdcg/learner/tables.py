@@ -13,10 +13,12 @@ from rich.text import Text
 
 from mdcg import markup
 from mdcg.files import shown
+from mdcg.header import Setup, Version
 from mdcg.learner.accuracy import Evaluation, mean_of
 from mdcg.learner.inputs import listing, number_of
-from mdcg.saved import SavedModel, Setup, Version
+from mdcg.saved import SavedModel
 
+LONGEST_LINE = 10_000  # characters; what a file says cannot make two lines of one
 WIDEST_NAME = 24  # characters of a class's name in a table
 CELL = 5  # characters of a column of the confusion matrix
 
@@ -43,7 +45,7 @@ def summary_line(saved: SavedModel, path: Path) -> str:
 
 def one_line(saved: SavedModel) -> str:
     """A classifier in one line, as Python prints it."""
-    return f"{saved.setup.method or 'method not known'}, {_learned(saved)}"
+    return f"{shown(saved.setup.method) or 'method not known'}, {_learned(saved)}"
 
 
 def as_html(saved: SavedModel) -> str:
@@ -76,7 +78,7 @@ def info_panel(saved: SavedModel, path: Path) -> RenderableType:
         when = f" ({_trained(version)})" if version else ""
         lines.append(f"task {number + 1}{when}: {listing(saved.classes[start : start + size], most=20)}")
         start += size
-    parts: list[RenderableType] = [Text("\n".join(lines))]
+    parts: list[RenderableType] = [Text("\n".join(shown(line, LONGEST_LINE) for line in lines))]
     if saved.versions:
         parts.append(over_time(saved))
     return Group(*parts)

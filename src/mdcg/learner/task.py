@@ -15,10 +15,11 @@ from torch import Tensor
 
 from mdcg.data import Dataset, Split
 from mdcg.draws import Ints, Purpose, permutation, stream
+from mdcg.header import Label, Setup
 from mdcg.memory import Exemplars, Memory
 from mdcg.methods import METHODS
 from mdcg.models.weights import WeightsFile
-from mdcg.saved import Kept, Label, SavedModel, Setup, no_exemplars
+from mdcg.saved import Kept, SavedModel, no_exemplars
 from mdcg.scenario import Scenario
 from mdcg.train import state as states
 from mdcg.train.epoch import steps_per_epoch

@@ -2,7 +2,7 @@
 
 from mdcg.models.backbones import BACKBONES, build_backbone, register_backbone
 from mdcg.models.heads import HEADS, Head
-from mdcg.models.model import Model, build_model
+from mdcg.models.model import Model, build_model, model_of
 from mdcg.models.naming import Given, backbone_name
 
 __all__ = [
@@ -14,5 +14,6 @@ __all__ = [
     "backbone_name",
     "build_backbone",
     "build_model",
+    "model_of",
     "register_backbone",
 ]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
+import torch
 from torch import nn
 
 from mdcg.errors import MdcgError, unknown
@@ -70,6 +71,21 @@ def unknown_backbone(name: str) -> MdcgError:
 def has_kernels(name: str) -> bool:
     """Whether a backbone of this name has fused kernels: all of ours that are, or hold, a ResNet do."""
     return name in MEMBERED and MEMBERED[name] is not SmallConv
+
+
+def blank_backbone(name: str, shape: tuple[int, int, int]) -> nn.Module:
+    """One member of a backbone whose values are yet to come from a file: of ours nothing is in memory yet.
+
+    A user's own network has the values that it was made with.
+    """
+    if name not in MEMBERED:
+        return build_backbone(name, shape, [np.random.default_rng(0)], trained=False)
+    with torch.device("meta"):
+        backbone = MEMBERED[name](1, shape[0])
+        for module in backbone.modules():
+            if isinstance(module, Projected):
+                module.make_room()
+    return backbone
 
 
 def build_backbone(

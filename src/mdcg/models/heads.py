@@ -6,6 +6,7 @@ exact value.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
@@ -21,6 +22,7 @@ from mdcg.registry import Registry
 
 HEADS: Registry[type[Head]]
 Rngs = Sequence[np.random.Generator]
+MOST_SCALED = 2**29  # gates times classes of a cascade, whose table of both then takes 2 GiB
 
 
 class Head(nn.Module):
@@ -53,10 +55,40 @@ class Head(nn.Module):
         """Classes that it can hold at most, made for `total` from the start; None: as many as come."""
         return None if cls.grows else total
 
+    @classmethod
+    def grows_as_ours(cls) -> bool:
+        """Whether `columns` and `make_room` know how it grows: a user's head may do so in a way of its own."""
+        return cls.grow.__module__ == __name__
+
+    @classmethod
+    def columns(cls, sizes: Sequence[int], total: int) -> dict[str, int]:
+        """The columns of each of its layers after tasks of so many classes, made for `total` from the start.
+
+        Nothing is made to count them: so a file's claims are compared with its weights before they are believed.
+        """
+        return {"classifier": sum(sizes)}
+
+    @classmethod
+    def check_tasks(cls, sizes: Sequence[int], total: int) -> None:
+        """Refuse tasks of so many classes, for which it has no room."""
+        most, wanted = cls.capacity(total), sum(sizes)
+        if most is not None and wanted > most:
+            raise MdcgError(
+                f"the head was made for at most {most} classes, and there would be {wanted}; begin anew with "
+                f"most_classes={wanted} or more, or with another head."
+            )
+
     @property
     def classes(self) -> int:
         """The number of classes learned so far; theirs are the first logits."""
         return sum(self.sizes)
+
+    def make_room(self, sizes: Sequence[int]) -> None:
+        """Be as after tasks of so many classes, at once, but for the weights, which are yet to come from a file."""
+        self.check_tasks(sizes, self.total)
+        self.sizes = [*sizes]
+        for name, columns in self.columns(sizes, self.total).items():
+            getattr(self, name).make_room(columns)
 
     def grow(self, classes: int, head_rngs: Rngs, gate_rngs: Rngs) -> None:
         """Add a task of so many classes."""
@@ -91,7 +123,35 @@ class CascadedGates(Head):
         self.gates = Linear(members, features)
         self.register_buffer("incidence", torch.zeros(0, 0), persistent=False)  # (gates, classes), 0 or 1
 
+    @classmethod
+    def columns(cls, sizes: Sequence[int], total: int) -> dict[str, int]:
+        return {**super().columns(sizes, total), "gates": cls.count_gates(sizes)}
+
+    @classmethod
+    def count_gates(cls, sizes: Sequence[int]) -> int:
+        """The gates of all tasks together, as many as `new_gates` gives task after task."""
+        return sum(itertools.accumulate(sizes[:-1]))
+
+    @classmethod
+    def check_tasks(cls, sizes: Sequence[int], total: int) -> None:
+        super().check_tasks(sizes, total)
+        gates, classes = cls.count_gates(sizes), sum(sizes)
+        if gates * classes > MOST_SCALED:
+            raise MdcgError(
+                f"{gates:,} gates for {classes:,} classes in {len(sizes):,} tasks take too much memory; bring more "
+                "classes with each task, or take the head single-gate, incremental or another without a cascade."
+            )
+
+    def make_room(self, sizes: Sequence[int]) -> None:
+        super().make_room(sizes)
+        fresh = []
+        for task in range(len(sizes)):
+            self.sizes = [*sizes[: task + 1]]
+            fresh += self.new_gates()
+        self.note_gates(fresh)
+
     def grow(self, classes: int, head_rngs: Rngs, gate_rngs: Rngs) -> None:
+        self.check_tasks([*self.sizes, classes], self.total)
         super().grow(classes, head_rngs, gate_rngs)
         fresh = self.new_gates()
         self.gates.grow(len(fresh), gate_rngs)
@@ -130,6 +190,10 @@ class CascadedGatesWithOwn(CascadedGates):
 
     summary: ClassVar[str] = "cascaded gates, from task 2 on also for the task's own classes (the published code's CG)"
 
+    @classmethod
+    def count_gates(cls, sizes: Sequence[int]) -> int:
+        return sum([*itertools.accumulate(sizes)][1:])
+
     def new_gates(self) -> list[range]:
         return [range(position, position + 1) for position in range(self.classes)] if len(self.sizes) > 1 else []
 
@@ -138,6 +202,17 @@ class SingleGate(CascadedGates):
     """One gate per past class, added once the class is past, with no cascade (the paper's S-CG)."""
 
     summary: ClassVar[str] = "one gate layer over all past classes, applied once (the paper's S-CG)"
+
+    @classmethod
+    def count_gates(cls, sizes: Sequence[int]) -> int:
+        return sum(sizes[:-1])
+
+    @classmethod
+    def check_tasks(cls, sizes: Sequence[int], total: int) -> None:
+        """Refuse nothing: without a cascade there is no table of gates and classes."""
+
+    def make_room(self, sizes: Sequence[int]) -> None:
+        Head.make_room(self, sizes)
 
     def new_gates(self) -> list[range]:
         start, end = sum(self.sizes[:-2]), sum(self.sizes[:-1])
@@ -154,6 +229,10 @@ class ScalarGates(CascadedGates):
     """One gate per past task and later task, cascaded: the whole past task is scaled by one number."""
 
     summary: ClassVar[str] = "cascaded gates, one number for each past task"
+
+    @classmethod
+    def count_gates(cls, sizes: Sequence[int]) -> int:
+        return len(sizes) * (len(sizes) - 1) // 2
 
     def new_gates(self) -> list[range]:
         ends = np.cumsum(self.sizes[:-1])
@@ -252,6 +331,10 @@ class FixedHead(Head):
     summary: ClassVar[str] = "one linear layer with all of the scenario's classes from the start (DER)"
     grows: ClassVar[bool] = False
 
+    @classmethod
+    def columns(cls, sizes: Sequence[int], total: int) -> dict[str, int]:
+        return {"classifier": total}
+
     def grow(self, classes: int, head_rngs: Rngs, gate_rngs: Rngs) -> None:
         if not self.sizes:
             self.classifier.grow(self.total, head_rngs)
@@ -275,6 +358,10 @@ class Simplex(Head):
     @classmethod
     def capacity(cls, total: int) -> int:
         return cls.dimensions + 1
+
+    @classmethod
+    def columns(cls, sizes: Sequence[int], total: int) -> dict[str, int]:
+        return {"classifier": cls.dimensions}
 
     def grow(self, classes: int, head_rngs: Rngs, gate_rngs: Rngs) -> None:
         if not self.sizes:

@@ -132,6 +132,12 @@ class Linear(nn.Module):
     def outputs(self) -> int:
         return self.bias.shape[1]
 
+    def make_room(self, outputs: int) -> None:
+        """Have so many outputs, whose values are yet to come from a file."""
+        members, inputs, _ = self.weight.shape
+        self.weight = nn.Parameter(self.weight.detach().new_zeros(members, inputs, outputs))
+        self.bias = nn.Parameter(self.bias.detach().new_zeros(members, outputs))
+
     def grow(self, outputs: int, rngs: Sequence[np.random.Generator]) -> None:
         """Append outputs, uniform in ±1/√F as PyTorch's own linear layer; the old ones stay as they are."""
         inputs = self.weight.shape[1]

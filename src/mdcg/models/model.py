@@ -10,11 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from mdcg.draws import Purpose, stream
-from mdcg.models.backbones import build_backbone
+from mdcg.errors import MdcgError
+from mdcg.models.backbones import blank_backbone, build_backbone
 from mdcg.models.heads import HEADS, Head
 from mdcg.models.layers import BatchNorm2d, one_by_one
 from mdcg.models.resnet import ResNet
 from mdcg.models.stacked import Stacked
+from mdcg.tensors import Damaged
+
+TRAINED = (torch.float32, torch.float64)  # what weights are, whatever a backbone computes in
 
 
 class Model(nn.Module):
@@ -129,9 +133,63 @@ def build_model(
     torch.Size([2, 5, 2])
     """
     body = build_backbone(backbone, shape, [stream(seed, Purpose.BACKBONE) for seed in seeds], trained)
-    kind = HEADS[head]
-    chosen = {name: [default] * len(seeds) for name, (default, _) in kind.settings.items()}
-    chosen |= {name: list(values) for name, values in (settings or {}).items()}
-    made = kind(len(seeds), body.features, **chosen)  # type: ignore[arg-type]
+    return Model(body, _empty_head(HEADS[head], len(seeds), body, settings or {}, classes), seeds).to(dtype)
+
+
+def _empty_head(
+    kind: type[Head], members: int, body: nn.Module, settings: Mapping[str, Sequence[float]], classes: int
+) -> Head:
+    """A head before its first task, with the settings that are given and the defaults of others."""
+    chosen = {name: [default] * members for name, (default, _) in kind.settings.items()}
+    chosen |= {name: list(values) for name, values in settings.items()}
+    made = kind(members, body.features, **chosen)  # type: ignore[arg-type]
     made.total = classes
-    return Model(body, made, seeds).to(dtype)
+    return made
+
+
+def model_of(
+    weights: Mapping[str, Tensor],
+    backbone: str,
+    head: str,
+    shape: tuple[int, int, int],
+    seed: int,
+    settings: Mapping[str, float],
+    classes: int,
+    sizes: Sequence[int],
+) -> Model:
+    """Make the one member that has these weights, after tasks of so many classes.
+
+    They may come from a file: what is said of them is compared with them before there is memory for anything, and they
+    are `Damaged` where it does not fit. It may have a backbone that is not to be trained, as `build_model` says.
+    """
+    kind, members = HEADS[head], 1
+    try:
+        kind.check_tasks(sizes, classes)
+    except MdcgError as error:  # whose advice is for those who train
+        raise Damaged("its head has no room for its classes") from error
+    layers = kind.columns(sizes, classes) if kind.grows_as_ours() else {}
+    found = {name: weights.get(f"head.{name}.weight", torch.empty(0)).shape for name in layers}
+    if any(found[name][-1] != columns for name, columns in layers.items()):
+        raise Damaged("its weights do not fit its classes")
+    body = blank_backbone(backbone, shape)
+    made = _empty_head(kind, members, body, {name: [value] for name, value in settings.items()}, classes)
+    model = Model(body, made, [seed])
+    if any(found[name] != (members, body.features, columns) for name, columns in layers.items()):
+        raise Damaged("its weights do not fit its network")
+    if layers:
+        made.make_room(sizes)
+    else:  # a user's head
+        for size in sizes:
+            model.grow(size)
+    wanted = model.state_dict()
+    if _layout(wanted) != _layout(weights) or weights["head.classifier.weight"].dtype not in TRAINED:
+        raise Damaged("its weights do not fit its network")
+    if any(parameter.is_meta for parameter in body.parameters()):
+        body.to_empty(device="cpu")
+    model.to(weights["head.classifier.weight"].dtype).load_state_dict(weights)
+    return model
+
+
+def _layout(state: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, bool]]:
+    """Shapes, and what counts and what measures."""
+    return {name: (value.shape, value.is_floating_point()) for name, value in state.items()}

@@ -109,6 +109,10 @@ class Projected(nn.Module):
     def initialise(self, rngs: Sequence[np.random.Generator]) -> None:
         self.linear.grow(self.features, rngs)
 
+    def make_room(self) -> None:
+        """Have all of its layer, whose values are yet to come from a file."""
+        self.linear.make_room(self.features)
+
     def forward(self, images: Tensor) -> Tensor:
         features: Tensor = self.linear(self.resnet(images))
         return features

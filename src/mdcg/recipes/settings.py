@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from mdcg.methods import METHODS
 from mdcg.methods.base import Value
 from mdcg.models import HEADS
 from mdcg.recipes.parsing import number
+from mdcg.stored import HUGE, LARGEST
 
 
 def check_settings(method: str, head: str, chosen: Mapping[str, Any]) -> None:
@@ -41,6 +43,8 @@ def resolve_settings(
 ) -> tuple[dict[str, Value], dict[str, float]]:
     """The settings of method and head: those that were chosen, the `usual` ones of the method, the head's defaults."""
     check_settings(method, head, chosen)
+    for key, value in chosen.items():
+        _check_size(key, value)
     kind = METHODS[method]
     given = {key: value for key, value in chosen.items() if key in kind.model_fields}
     try:
@@ -52,6 +56,14 @@ def resolve_settings(
     own |= {key: number(key, value) for key, value in chosen.items() if key in own}
     HEADS[head].check(own)
     return built.model_dump(), own
+
+
+def _check_size(key: str, value: Any) -> None:
+    """Refuse a number that no file gives back, see `stored.plain`."""
+    whole = isinstance(value, int)
+    if isinstance(value, int | float) and (LARGEST if whole else HUGE) < abs(value) < math.inf:
+        most = f"{LARGEST:,}" if whole else f"{HUGE:g}"
+        raise MdcgError(f"'{key}' is too large a number; give one up to {most}.", about=f"set.{key}")
 
 
 def explain(error: ValidationError) -> str:

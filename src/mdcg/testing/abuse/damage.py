@@ -71,9 +71,12 @@ class Edited:
 
     content: bytes
     kind: str = "bytes"  # or "json", "lines" (JSON, one per line), "safetensors"
+    lies: tuple[tuple[Edit, ...], ...] = ()  # edits that fit together, as somebody would make them who knows the format
 
     def draw(self, rng: random.Random) -> tuple[Edit | ByteEdit, ...]:
         """Draw a few edits."""
+        if self.lies and rng.random() < 0.3:
+            return rng.choice(self.lies)
         count = rng.choice((1, 1, 1, 2, MOST_EDITS))
         if self.kind == "bytes" or rng.random() < 0.15:
             return tuple(_byte_edit(len(self.content), rng) for _ in range(count))

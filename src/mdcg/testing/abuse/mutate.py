@@ -10,11 +10,13 @@ import contextlib
 import hashlib
 import io
 import json
+import os
 import random
+import re
 import runpy
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,12 +25,17 @@ import torch
 
 from mdcg.data.cache import cache_file, cached, write_cache
 from mdcg.data.content import arrays, digest_of
+from mdcg.errors import MdcgError
 from mdcg.learner import Learner
-from mdcg.learner.tables import as_html
+from mdcg.learner.tables import as_html, described, info_panel
+from mdcg.methods import METHODS
+from mdcg.models import HEADS
 from mdcg.runs.archive import write_archive
 from mdcg.runs.store import RESULT, Store
+from mdcg.tensors import HEADER
+from mdcg.terminal import PlainConsole
 from mdcg.testing.abuse.campaign import Failure, Part
-from mdcg.testing.abuse.damage import Edited, read_damaged
+from mdcg.testing.abuse.damage import Edit, Edited, read_damaged
 from mdcg.testing.groups import CPU, toy_dataset, toy_group
 from mdcg.train import state as states
 from mdcg.train.checkpoint import Checkpoints
@@ -141,21 +148,94 @@ def _model(folder: Path) -> Kind:
     rng = np.random.default_rng(0)
     images, labels = rng.integers(0, 256, (40, 8, 8, 1), dtype=np.uint8), np.repeat(["a", "b", "c", "d"], 10)
     clf = Learner("der", memory=20, backbone="smallconv", epochs=1, quiet=True, device="cpu", most_classes=6)
-    path = folder / "model.safetensors"
+    path, trap = folder / "model.safetensors", folder / "trap.safetensors"
     clf.learn(images[:20], labels[:20]).save(path)
+    trap.write_bytes(path.read_bytes())
+    opened = _opened(trap)
 
     def read(content: bytes) -> None:
         path.write_bytes(content)
-        found = Learner.load(path)
+        opened.clear()
+        with _told_of(path):
+            found = Learner.load(path)
+        _print(found, path)
         found.set_params(quiet=True, device="cpu", epochs=1)
         as_html(found.saved_)
-        repr(found)
+        _expect(repr(found).isprintable(), repr(found))
         if found.saved_.setup.shape == (1, 8, 8):
             found.predict_proba(images)
             found.learn(images[20:], labels[20:])
             found.save(folder / "next.safetensors")
+            Learner.load(folder / "next.safetensors")
+        _expect(not opened, "a file was opened because the model names it")
 
-    return Kind(Edited(path.read_bytes(), "safetensors"), read)
+    return Kind(Edited(path.read_bytes(), "safetensors", _lies(str(trap))), read)
+
+
+def _lies(trap: str) -> tuple[tuple[Edit, ...], ...]:
+    """What a hostile hand would write into a model's header: claims that cost time or memory, paths, escapes."""
+
+    def lie(**values: object) -> tuple[Edit, ...]:
+        places = ([int(key) if key.isdigit() else key for key in name.split("__")] for name in values)
+        return tuple(
+            Edit(("__metadata__", HEADER, *place), value) for place, value in zip(places, values.values(), strict=True)
+        )
+
+    def tasks(count: int, each: int = 1) -> dict[str, object]:
+        names = [str(number) for number in range(count * each)]
+        return {"sizes": count * [each], "classes": names, "versions": []}
+
+    heads = [lie(head=name, head_settings={}, **tasks(count)) for name in HEADS.names() for count in (2, 3000, 100_000)]
+    sizes = [lie(**tasks(*shape)) for shape in ((3, 2), (1, 6), (1, 7), (2, 50_000), (1000, 1000))]
+    shapes = [[1, 8192, 8192], [1, 8192, 8193], [2**26, 1, 1], [1, 1, 1], [3, 8, 8], [10**9] * 3]
+    many = [lie(shape=shape, mean=shape[0] * [0.5], std=shape[0] * [0.5]) for shape in shapes if shape[0] < 10**6]
+    sizes += [*many, *(lie(shape=shape) for shape in shapes), lie(outputs=10**9), lie(tasks=10**9), lie(memory=2**53)]
+    sizes += [lie(backbone=name) for name in ("resnet18", "resnet18-1000", "resnet56", "os:system", "../x", trap)]
+    paths = [lie(params__weights=trap, method=name, params__method=name) for name in METHODS.names()]
+    paths += [lie(params__weights=path) for path in (trap, "//host/share/x", "~/x", 3, [trap])]
+    paths += [lie(**{f"params__{name}": trap}) for name in ("backbone", "set", "normalise", "device", "head", "resize")]
+    odd = "\x1b]0;x\x07\x1b[31m\nmdcg: all is well.\t\x9b\u202e"
+    texts = [lie(classes=[odd, f"{odd}2"]), lie(classes=["a", "a"]), lie(method=odd), lie(hyperparameters={odd: odd})]
+    texts += [lie(**{name: odd}) for name in ("backbone", "head", "params__method", "params__head", "params__resize")]
+    texts += [lie(versions__0__mdcg=odd, versions__0__finished=odd), lie(params={odd: odd}), lie(**{odd: odd})]
+    texts += [lie(params__set={odd: odd}), lie(head_settings={odd: 1.0}), lie(versions__0__classes=[odd, odd])]
+    return (*heads, *sizes, *paths, *texts)
+
+
+def _opened(trap: Path) -> list[str]:
+    """A list of how often this file has been opened since, by whatever name."""
+    found: list[str] = []
+
+    def note(event: str, given: tuple[object, ...]) -> None:
+        if event == "open" and isinstance(given[0], str | bytes | os.PathLike):
+            name = os.fsdecode(given[0])
+            if name.endswith(trap.name) or "share" in name:
+                found.append(name)
+
+    sys.addaudithook(note)
+    return found
+
+
+@contextlib.contextmanager
+def _told_of(path: Path) -> Iterator[None]:
+    """Expect of whatever is refused a sentence about this file, with no internals and with something to do."""
+    try:
+        yield
+    except MdcgError as error:
+        said = str(error)
+        _expect(path.name in said and said.isprintable() and said.endswith("."), f"it says {said!r}")
+        _expect(not re.search(r"validation error|argument|Error\(s\)|state_dict|<", said), f"it says {said!r}")
+        raise
+
+
+def _print(found: Learner, path: Path) -> None:
+    """Print all that `mdcg info` does, which nothing in a file may turn into commands to the terminal."""
+    console = PlainConsole(file=io.StringIO(), width=200)
+    console.print(info_panel(found.saved_, path))
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    odd = sorted({ascii(letter) for letter in said if letter != "\n" and not letter.isprintable()})
+    _expect(not odd and "\nmdcg: all is well" not in said, f"it prints {', '.join(odd)}")
+    json.dumps(described(found.saved_, path), allow_nan=False)
 
 
 KINDS: Mapping[str, Callable[[Path], Kind]] = {
