@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from mdcg.memory import Exemplars
 from mdcg.methods import METHODS
 from mdcg.methods.base import Passes, Value
 from mdcg.models import HEADS, Model, build_model
+from mdcg.outputs import Kind
 from mdcg.stored import Count, Counted, NotNegative, Number, Seed, Share, Whole, plain
 from mdcg.tensors import below, check_kinds, content_of, pack, unpack
 from mdcg.train.augment import Pixels
@@ -266,26 +267,22 @@ class SavedModel:
             raise MdcgError(f"{shown(path)} {why}.") from error
 
 
-def refuse_to_lose(path: Path, classes: Collection[Label]) -> None:
-    """Refuse to replace a file that is no model, or one with other classes than these: its memory may be all that is
-    left of their images."""
-    if not path.is_file():
-        return
-    try:
-        with open_file(path) as file:
-            _, header = unpack(content_of(file))
+def model_file(classes: Collection[Label] | None = None) -> Kind:
+    """The kind of these files. One with other classes than these would be lost: its memory may be all that is left of
+    their images."""
+
+    def lost(file: BinaryIO) -> str:
+        _, header = unpack(content_of(file))
         known = _upgraded(header)["classes"] if header["version"] == 1 else header["classes"]
-        lost = [label for label in known if label not in classes]
-    except (OSError, MemoryError):
-        return  # whoever writes there says more of it
-    except Exception as error:  # a header with anything in it
-        why = "is there already, and is not a model saved by mdcg, or is damaged; remove it, or name another file."
-        raise MdcgError(f"{shown(path)} {why}") from error
-    if lost:
-        raise MdcgError(
-            f"{shown(path)} is a model of {len(known)} classes, and the new one would not know '{lost[0]}'; let that "
-            "one learn more (--from, Learner.load), or name another file."
+        gone = [label for label in known if classes is not None and label not in classes]
+        if not gone:
+            return ""
+        return (
+            f"is a model of {len(known)} classes, and the new one would not know '{shown(str(gone[0]))}'; let that one "
+            "learn more (--from, Learner.load), name another file"
         )
+
+    return Kind("a model saved by mdcg", lost)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
-from typing import Any
+from typing import Any, BinaryIO
 
 import matplotlib as mpl
 import numpy as np
@@ -26,6 +26,8 @@ from mdcg.terminal import plain
 
 WIDTH = 6.6  # inches: the text width of a page
 DPI = 200
+MADE_BY = "mdcg"  # says a drawing of itself,
+HEAD = 2000  # in its first bytes
 ON_SCREEN = 100  # pixels per inch of a notebook's page
 MAP = "cividis"
 DIVERGING = "PuOr"  # of what lies on either side of zero: the middle is white
@@ -249,9 +251,20 @@ def finish(drawing: Figure, caption: str) -> None:
     drawing.text(0, -0.06 / height, text, fontsize=7.5, color="0.25", ha="left", va="top", linespacing=1.3)
 
 
+def is_png(file: BinaryIO) -> bool:
+    """Whether this is such a drawing."""
+    return file.read(8) == b"\x89PNG\r\n\x1a\n" and f"tEXtSoftware\0{MADE_BY}".encode() in file.read(HEAD)
+
+
+def is_svg(file: BinaryIO) -> bool:
+    """Whether this is such a drawing."""
+    content = file.read(HEAD)
+    return content.startswith(b"<?xml ") and f"<dc:title>{MADE_BY}</dc:title>".encode() in content
+
+
 def content(drawing: Figure, kind: str) -> bytes:
     """The drawing as the content of a file, "svg" or "png": nothing is cut, and equal drawings give equal bytes."""
     file = BytesIO()
-    metadata: dict[str, Any] = {"Date": None} if kind == "svg" else {"Software": None}
+    metadata: dict[str, Any] = {"Date": None, "Creator": MADE_BY} if kind == "svg" else {"Software": MADE_BY}
     drawing.savefig(file, format=kind, dpi=DPI, bbox_inches="tight", pad_inches=0.08, metadata=metadata)
     return file.getvalue()

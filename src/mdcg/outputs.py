@@ -1,0 +1,176 @@
+"""Files that a person has named to be written: what is there gives way only to a command that could have written it.
+
+Each kind of file says once how it is told from all others, by its content. What is of another kind is refused before
+any work is done, and again when the file is there to be put in its place. `force` replaces it all the same, but never
+what the same command reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from io import BufferedRandom, BufferedReader
+from pathlib import Path
+
+from mdcg.errors import TROUBLE, MachineError, MdcgError
+from mdcg.files import atomic_file, check_replaceable, open_file, shown
+
+LONGEST = 2**20  # bytes of a first line
+MOST_LINKS = 40  # that lead to each other, as Linux follows them
+FORCED = "replace it with --force (in Python force=True)"
+
+
+class Foreign(Exception):
+    """A file is of another kind."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of file that we write."""
+
+    name: str  # with its article, in sentences
+    #: What would be lost if this file gave way, in words that follow its name; empty where nothing is. Any exception
+    #: but an OSError says that the file is of another kind.
+    lost: Callable[[BufferedReader], str]
+
+    @classmethod
+    def told_by(cls, name: str, is_ours: Callable[[BufferedReader], bool]) -> Kind:
+        """A kind of which a file can always be made anew."""
+
+        def lost(file: BufferedReader) -> str:
+            if not is_ours(file):
+                raise Foreign
+            return ""
+
+        return cls(name, lost)
+
+
+@dataclass(frozen=True)
+class Output:
+    """A file that is to be written where a person has said."""
+
+    path: Path
+    kind: Kind
+    force: bool = False
+    inputs: Sequence[Path] = ()  # files and folders that the same command reads
+
+    @property
+    def forced(self) -> bool:
+        """Whether it may take the place of anything."""
+        return self.force and not self._is_input()
+
+    def check(self) -> None:
+        """Refuse to replace what no such command has written."""
+        if self._is_free() or self.forced:
+            return
+        there = f"{shown(self.path)} is there already, and "
+        instead = f"name another file, or {FORCED}"
+        if self.force:
+            there, instead = f"{shown(self.path)} belongs to what this very command reads, and ", "name another file"
+        if not self.path.exists():
+            raise MdcgError(f"{there}is a link that leads nowhere; {instead}.")
+        try:
+            if not self.path.stat().st_mode & 0o222:
+                raise MdcgError(f"{there}is write-protected; {instead}.")
+            with open_file(self.path) as file:
+                lost = self.kind.lost(file)
+        except MdcgError:
+            raise
+        except OSError as error:
+            raise MdcgError(f"{there}cannot be read ({error.strerror or error}); {instead}.") from error
+        except Exception as error:
+            raise MdcgError(f"{there}is not {self.kind.name}, or is damaged; {instead}.") from error
+        if lost:
+            raise MdcgError(f"{shown(self.path)} {lost}{'' if self.force else f', or {FORCED}'}.")
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[BufferedRandom]:
+        """Give a file to write to, which takes its place whole or not at all."""
+        self.check()
+        with atomic_file(self.path) as file:
+            yield file
+            self.check()  # somebody may have put a file of theirs there meanwhile
+
+    def write(self, content: bytes) -> None:
+        """Write it whole or not at all."""
+        with self.open() as file:
+            file.write(content)
+
+    def _is_free(self) -> bool:
+        """Whether nothing is there; an error where no file can be: a folder, a device, or a link that leads to one."""
+        try:
+            for place in _led_to(self.path):
+                check_replaceable(place, self.path)
+            self.path.lstat()
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            advice = TROUBLE.get(error.errno or 0, "name another file")
+            raise MachineError(f"cannot write {shown(self.path)}: {error.strerror or error}; {advice}.") from error
+        except ValueError as error:
+            raise MdcgError(f"'{shown(self.path)}' cannot be the name of a file; name another one.") from error
+        return False
+
+    def _is_input(self) -> bool:
+        """Whether the file is one that the command reads, by whatever name, or is in a folder that it reads."""
+        own = Path(os.path.realpath(self.path.parent), self.path.name)  # the link, where it is one
+        return any(own == file or _same(own, file) for one in self.inputs for file in _files(one))
+
+
+def _led_to(path: Path) -> Iterator[Path]:
+    """A path, and link after link what it leads to."""
+    for _ in range(MOST_LINKS):
+        yield path
+        try:
+            path = Path(os.path.realpath(path.parent), path.readlink())
+        except OSError:  # no link
+            return
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """A file, or all files in a folder."""
+    yield path
+    for folder, _, names in os.walk(os.path.realpath(path)):
+        yield from (Path(folder, name) for name in names)
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
+
+
+def begins_with(mark: bytes) -> Callable[[BufferedReader], bool]:
+    """Tell a file by its first bytes."""
+    return lambda file: file.read(len(mark)) == mark
+
+
+def of_lines(mark: str, fits: Callable[[str], bool]) -> Callable[[BufferedReader], bool]:
+    """Tell a text by its beginning, and by each line of it: one to which somebody has added anything is theirs."""
+
+    def is_ours(file: BufferedReader) -> bool:
+        begins = mark.encode()
+        return file.read(len(begins)) == begins and all(fits(line.decode().rstrip("\n")) for line in file)
+
+    return is_ours
+
+
+def csv_of(fits: Callable[[list[str]], bool]) -> Callable[[BufferedReader], bool]:
+    """Tell a CSV file by its columns, and by how it is written: what a spreadsheet has saved is somebody else's."""
+
+    def is_ours(file: BufferedReader) -> bool:
+        columns = next(csv.reader([file.readline(LONGEST).decode()]), [])
+        if not fits(columns):
+            return False
+        file.seek(0)
+        text, again = file.read().decode(), io.StringIO()
+        rows = list(csv.reader(io.StringIO(text, newline="")))
+        csv.writer(again, lineterminator="\n").writerows(rows)
+        return {len(row) for row in rows} == {len(columns)} and again.getvalue() == text
+
+    return is_ours
