@@ -8,6 +8,7 @@ import importlib.util
 import io
 import json
 import logging
+import os
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from mdcg.train.augment import Pixels
 
 TOLERANCE = 1e-4  # of a probability, between a file and the module that it was made from
 ABOUT = "Image classifier."  # what a description in a file begins with
+END = b"PK\5\6"  # of a zip archive: the beginning of its last 22 bytes
 CHATTER = ("torch", "torch._dynamo", "torch.onnx", "onnxscript", "onnx_ir")  # loggers with a level of their own
 
 logger = logging.getLogger(__name__)
@@ -164,6 +166,9 @@ def _is_onnx(file: BinaryIO) -> bool:
 
 
 def _is_torch(file: BinaryIO) -> bool:
+    file.seek(-len(END) - 18, os.SEEK_END)
+    if not file.read().startswith(END):
+        return False  # it is no archive, or something was added to it
     with zipfile.ZipFile(file) as archive:
         extras = [name for name in archive.namelist() if PurePosixPath(name).parent.name in ("extra", "extra_files")]
         about = {}

@@ -20,6 +20,7 @@ from mdcg.errors import TROUBLE, MachineError, MdcgError
 from mdcg.files import atomic_file, check_replaceable, open_file, shown
 
 LONGEST = 2**20  # bytes of a first line
+HEAD = 2000  # bytes in which a file says what it is
 MOST_LINKS = 40  # that lead to each other, as Linux follows them
 FORCED = "replace it with --force (in Python force=True)"
 
@@ -68,9 +69,9 @@ class Output:
         if self._is_free() or self.forced:
             return
         there = f"{shown(self.path)} is there already, and "
-        instead = f"name another file, or {FORCED}"
+        instead = f"choose another place, or {FORCED}"
         if self.force:
-            there, instead = f"{shown(self.path)} belongs to what this very command reads, and ", "name another file"
+            there, instead = f"{shown(self.path)} belongs to what this very command reads, and ", "choose another place"
         if not self.path.exists():
             raise MdcgError(f"{there}is a link that leads nowhere; {instead}.")
         try:
@@ -109,7 +110,7 @@ class Output:
         except FileNotFoundError:
             return True
         except OSError as error:
-            advice = TROUBLE.get(error.errno or 0, "name another file")
+            advice = TROUBLE.get(error.errno or 0, "choose another place")
             raise MachineError(f"cannot write {shown(self.path)}: {error.strerror or error}; {advice}.") from error
         except ValueError as error:
             raise MdcgError(f"'{shown(self.path)}' cannot be the name of a file; name another one.") from error
@@ -145,17 +146,27 @@ def _same(one: Path, other: Path) -> bool:
         return False
 
 
-def begins_with(mark: bytes) -> Callable[[BufferedReader], bool]:
-    """Tell a file by its first bytes."""
-    return lambda file: file.read(len(mark)) == mark
+def marked(begin: bytes, end: bytes, mark: bytes = b"") -> Callable[[BufferedReader], bool]:
+    """Tell a file by how it begins and ends, and by a mark near its beginning."""
+
+    def is_ours(file: BufferedReader) -> bool:
+        head = file.read(HEAD)
+        if not (head.startswith(begin) and mark in head):
+            return False
+        file.seek(max(0, file.seek(0, os.SEEK_END) - len(end)))
+        return file.read() == end
+
+    return is_ours
 
 
-def of_lines(mark: str, fits: Callable[[str], bool]) -> Callable[[BufferedReader], bool]:
+def of_lines(begin: str, fits: Callable[[str], bool]) -> Callable[[BufferedReader], bool]:
     """Tell a text by its beginning, and by each line of it: one to which somebody has added anything is theirs."""
 
     def is_ours(file: BufferedReader) -> bool:
-        begins = mark.encode()
-        return file.read(len(begins)) == begins and all(fits(line.decode().rstrip("\n")) for line in file)
+        if file.read(len(begin.encode())) != begin.encode():
+            return False
+        file.seek(0)
+        return all(fits(line) for line in file.read().decode().splitlines())
 
     return is_ours
 

@@ -182,10 +182,8 @@ def _writable(out: Path) -> None:
 def _outputs(figure: Figure, stem: Path, force: bool) -> dict[str, Output]:
     """The files of a figure: `stem`, with what tells each kind behind it."""
     begins = list(figure.begins)
-    kinds = {
-        "svg": Kind.told_by("a figure of mdcg", style.is_svg),
-        "png": Kind.told_by("a figure of mdcg", style.is_png),
-        "csv": Kind.told_by("a figure's table", csv_of(lambda columns: columns[: len(begins)] == begins)),
+    kinds = style.DRAWINGS | {
+        "csv": Kind.told_by("a figure's table", csv_of(lambda columns: columns[: len(begins)] == begins))
     }
     return {suffix: Output(stem.with_name(f"{stem.name}.{suffix}"), kind, force) for suffix, kind in kinds.items()}
 

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
-from typing import Any, BinaryIO
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -22,12 +22,12 @@ from matplotlib.ticker import MaxNLocator, NullFormatter
 from PIL import Image
 
 from mdcg.metrics import Matrix
+from mdcg.outputs import Kind, marked
 from mdcg.terminal import plain
 
 WIDTH = 6.6  # inches: the text width of a page
 DPI = 200
-MADE_BY = "mdcg"  # says a drawing of itself,
-HEAD = 2000  # in its first bytes
+MADE_BY = "mdcg"  # says a drawing of itself
 ON_SCREEN = 100  # pixels per inch of a notebook's page
 MAP = "cividis"
 DIVERGING = "PuOr"  # of what lies on either side of zero: the middle is white
@@ -251,15 +251,12 @@ def finish(drawing: Figure, caption: str) -> None:
     drawing.text(0, -0.06 / height, text, fontsize=7.5, color="0.25", ha="left", va="top", linespacing=1.3)
 
 
-def is_png(file: BinaryIO) -> bool:
-    """Whether this is such a drawing."""
-    return file.read(8) == b"\x89PNG\r\n\x1a\n" and f"tEXtSoftware\0{MADE_BY}".encode() in file.read(HEAD)
-
-
-def is_svg(file: BinaryIO) -> bool:
-    """Whether this is such a drawing."""
-    content = file.read(HEAD)
-    return content.startswith(b"<?xml ") and f"<dc:title>{MADE_BY}</dc:title>".encode() in content
+DRAWINGS = {  # each kind of file as it is told from others, see `outputs`
+    "svg": Kind.told_by("a figure of mdcg", marked(b"<?xml ", b"</svg>\n", f"<dc:title>{MADE_BY}</dc:title>".encode())),
+    "png": Kind.told_by(
+        "a figure of mdcg", marked(b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82", f"tEXtSoftware\0{MADE_BY}".encode())
+    ),
+}
 
 
 def content(drawing: Figure, kind: str) -> bytes:

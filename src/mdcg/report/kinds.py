@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from importlib.resources import files
 
-from mdcg.outputs import Kind, begins_with, csv_of, of_lines
+from mdcg.outputs import Kind, csv_of, marked, of_lines
 from mdcg.report.files import CSV_COLUMNS, PREAMBLE
 
 TABLE_LINE = re.compile(
@@ -17,9 +17,8 @@ LATEX_LINE = re.compile(
 )
 TOLD_BY = {"scenario", "setting", "method", "memory", "runs", "seeds", "ACC", "ACC_std", "hyperparameters"}
 
-PAGE = Kind.told_by(
-    "a page of mdcg", begins_with((files("mdcg.report") / "page" / "page.html").read_bytes().partition(b"{{")[0])
-)
+FRAME = (files("mdcg.report") / "page" / "page.html").read_bytes()
+PAGE = Kind.told_by("a page of mdcg", marked(FRAME.partition(b"{{")[0], FRAME.rpartition(b"%}\n")[2]))
 REPORT = {
     "table.md": Kind.told_by("a table of mdcg", of_lines("## ", lambda line: bool(TABLE_LINE.fullmatch(line)))),
     "table.tex": Kind.told_by("a table of mdcg", of_lines(PREAMBLE, lambda line: bool(LATEX_LINE.fullmatch(line)))),
