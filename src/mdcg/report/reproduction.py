@@ -79,7 +79,10 @@ def reproduction_page(path: Path) -> Output:
 
 
 def _without_a_place(file: BinaryIO) -> str:
-    text = file.read().decode()
+    try:
+        text = file.read().decode()
+    except UnicodeDecodeError:
+        return "is no text; give a Markdown file"
     if (text.count(BEGIN), text.count(END)) == (1, 1) and text.index(BEGIN) < text.index(END):
         return ""
     return f"does not say where the tables go; put in two lines: {BEGIN} and {END}"
