@@ -18,7 +18,7 @@ import shutil
 import stat
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BufferedRandom, BufferedReader
 from pathlib import Path
 from typing import BinaryIO
@@ -47,12 +47,12 @@ PATIENCE = 0.2  # seconds to wait for a lock: who just looks whether a folder is
 
 
 @contextlib.contextmanager
-def atomic_file(path: Path, flush: bool = True) -> Iterator[BufferedRandom]:
+def atomic_file(path: Path, flush: bool = True, check: Callable[[], object] = lambda: None) -> Iterator[BufferedRandom]:
     """Give a file to write to, with a name of its own beside `path`; then flush it to disk and rename it to `path`.
 
     A reader or a crash never sees half a file. What kills have left of earlier ones is removed. A link at `path` gives
     way to the file; what it leads to stays as it is. A pipe or device does not, nor a link among them: root could
-    replace /dev/null or /dev/stdin. Where a person has named the file, see `outputs`.
+    replace /dev/null or /dev/stdin. Just before it is renamed `check` may refuse that: see `outputs`.
     """
     partial = None
     check_replaceable(path)
@@ -67,18 +67,22 @@ def atomic_file(path: Path, flush: bool = True) -> Iterator[BufferedRandom]:
                 _flush(file)
             if sys.platform == "win32":  # which renames nothing that is open
                 file.close()
+            check()
             partial.replace(path)
         if flush:
             _flush_folder(path.parent)  # a rename is on disk only once its folder is
     except OSError as error:
-        advice = TROUBLE.get(error.errno or 0, "make room or choose a writable folder")
-        raise MachineError(
-            f"cannot write {path}: {error.strerror or error}; {advice}, then give the same command again."
-        ) from error
+        raise cannot_write(path, error) from error
     finally:
         if partial is not None:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
+
+
+def cannot_write(path: Path, error: OSError) -> MachineError:
+    """The sentence for a file that cannot be written."""
+    advice = TROUBLE.get(error.errno or 0, "make room or choose a writable folder")
+    return MachineError(f"cannot write {path}: {error.strerror or error}; {advice}, then give the same command again.")
 
 
 def check_replaceable(path: Path, named: Path | None = None) -> None:
@@ -109,9 +113,9 @@ def _is_systems(path: Path) -> bool:
     return any(root in (folder, *folder.parents) for root in SYSTEM) and SHARED not in (folder, *folder.parents)
 
 
-def write_atomic(path: Path, content: bytes) -> None:
+def write_atomic(path: Path, content: bytes, check: Callable[[], object] = lambda: None) -> None:
     """Write a file that appears whole or not at all."""
-    with atomic_file(path) as file:
+    with atomic_file(path, check=check) as file:
         _write(file, content)
 
 

@@ -7,17 +7,17 @@ what the same command reads.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from io import BufferedRandom, BufferedReader
 from pathlib import Path
 
-from mdcg.errors import TROUBLE, MachineError, MdcgError
-from mdcg.files import atomic_file, check_replaceable, open_file, shown
+from mdcg.errors import MdcgError
+from mdcg.files import atomic_file, cannot_write, check_replaceable, open_file, shown, write_atomic
 
 LONGEST = 2**20  # bytes of a first line
 HEAD = 2000  # bytes in which a file says what it is
@@ -88,18 +88,15 @@ class Output:
         if lost:
             raise MdcgError(f"{shown(self.path)} {lost}{'' if self.force else f', or {FORCED}'}.")
 
-    @contextlib.contextmanager
-    def open(self) -> Iterator[BufferedRandom]:
+    def open(self) -> AbstractContextManager[BufferedRandom]:
         """Give a file to write to, which takes its place whole or not at all."""
         self.check()
-        with atomic_file(self.path) as file:
-            yield file
-            self.check()  # somebody may have put a file of theirs there meanwhile
+        return atomic_file(self.path, check=self.check)  # again: somebody may put a file of theirs there meanwhile
 
     def write(self, content: bytes) -> None:
         """Write it whole or not at all."""
-        with self.open() as file:
-            file.write(content)
+        self.check()
+        write_atomic(self.path, content, self.check)
 
     def _is_free(self) -> bool:
         """Whether nothing is there; an error where no file can be: a folder, a device, or a link that leads to one."""
@@ -110,8 +107,7 @@ class Output:
         except FileNotFoundError:
             return True
         except OSError as error:
-            advice = TROUBLE.get(error.errno or 0, "choose another place")
-            raise MachineError(f"cannot write {shown(self.path)}: {error.strerror or error}; {advice}.") from error
+            raise cannot_write(self.path, error) from error
         except ValueError as error:
             raise MdcgError(f"'{shown(self.path)}' cannot be the name of a file; name another one.") from error
         return False
@@ -159,14 +155,15 @@ def marked(begin: bytes, end: bytes, mark: bytes = b"") -> Callable[[BufferedRea
     return is_ours
 
 
-def of_lines(begin: str, fits: Callable[[str], bool]) -> Callable[[BufferedReader], bool]:
-    """Tell a text by its beginning, and by each line of it: one to which somebody has added anything is theirs."""
+def of_lines(begin: str, end: str, fits: Callable[[str], bool]) -> Callable[[BufferedReader], bool]:
+    """Tell a text by how it begins and ends, and by each line: where somebody has added to it, it is theirs."""
 
     def is_ours(file: BufferedReader) -> bool:
         if file.read(len(begin.encode())) != begin.encode():
             return False
         file.seek(0)
-        return all(fits(line) for line in file.read().decode().splitlines())
+        text = file.read().decode()
+        return text.endswith(end) and all(fits(line) for line in text.splitlines())
 
     return is_ours
 

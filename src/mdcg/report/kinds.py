@@ -20,8 +20,10 @@ TOLD_BY = {"scenario", "setting", "method", "memory", "runs", "seeds", "ACC", "A
 FRAME = (files("mdcg.report") / "page" / "page.html").read_bytes()
 PAGE = Kind.told_by("a page of mdcg", marked(FRAME.partition(b"{{")[0], FRAME.rpartition(b"%}\n")[2]))
 REPORT = {
-    "table.md": Kind.told_by("a table of mdcg", of_lines("## ", lambda line: bool(TABLE_LINE.fullmatch(line)))),
-    "table.tex": Kind.told_by("a table of mdcg", of_lines(PREAMBLE, lambda line: bool(LATEX_LINE.fullmatch(line)))),
+    "table.md": Kind.told_by("a table of mdcg", of_lines("## ", "|\n", lambda line: bool(TABLE_LINE.fullmatch(line)))),
+    "table.tex": Kind.told_by(
+        "a table of mdcg", of_lines(PREAMBLE, "\\end{table}\n", lambda line: bool(LATEX_LINE.fullmatch(line)))
+    ),
     "table.csv": Kind.told_by("a table of mdcg", csv_of(lambda columns: TOLD_BY <= {*columns} <= CSV_COLUMNS)),
     "index.html": PAGE,
 }
