@@ -18,7 +18,7 @@ from mdcg.data.normalise import Named
 from mdcg.errors import MdcgError
 from mdcg.execute.plan import Undone
 from mdcg.execute.progress import messages
-from mdcg.execute.search import SearchResult, check_free, chosen_recipe, read_search, search_sweep, write_recipe
+from mdcg.execute.search import SearchResult, chosen_recipe, read_search, recipe_file, recipe_text, search_sweep
 from mdcg.execute.sweep import Sweep
 from mdcg.extras import extra
 from mdcg.methods.base import Passes, Preset, Value
@@ -232,10 +232,12 @@ class Search:
         pandas = extra("pandas", "pandas", "a data frame")
         return pandas.DataFrame([{"memory": one.memory, **point} for one in self.results for point in one.grid])
 
-    def write(self, path: Path | str) -> None:
-        """Write the recipe as YAML, for `mdcg run` or, with several memory sizes, `mdcg sweep`."""
-        check_free(Path(path))
-        write_recipe(Path(path), self.recipe)
+    def write(self, path: Path | str, *, force: bool = False) -> None:
+        """Write the recipe as YAML, for `mdcg run` or, with several memory sizes, `mdcg sweep`.
+
+        One that a search wrote gives way to it, any other file only with `force`.
+        """
+        recipe_file(Path(path), force).write(recipe_text(self.recipe))
 
 
 class RunOptions(TypedDict, total=False):

@@ -8,10 +8,12 @@ import importlib.util
 import io
 import json
 import logging
+import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor, nn
@@ -19,12 +21,14 @@ from torch.export import ExportedProgram
 
 from mdcg.errors import MdcgError
 from mdcg.extras import extra
-from mdcg.files import write_atomic
 from mdcg.models import Model
 from mdcg.models.stacked import Stacked
+from mdcg.outputs import Kind, Output
 from mdcg.train.augment import Pixels
 
 TOLERANCE = 1e-4  # of a probability, between a file and the module that it was made from
+ABOUT = "Image classifier."  # what a description in a file begins with
+END = b"PK\5\6"  # of a zip archive: the beginning of its last 22 bytes
 CHATTER = ("torch", "torch._dynamo", "torch.onnx", "onnxscript", "onnx_ir")  # loggers with a level of their own
 
 logger = logging.getLogger(__name__)
@@ -85,7 +89,11 @@ class _Alone(nn.Module):
 
 
 def export_onnx(
-    classifier: Classifier, path: Path | str, shape: tuple[int, int, int], class_names: Sequence[str]
+    classifier: Classifier,
+    path: Path | str,
+    shape: tuple[int, int, int],
+    class_names: Sequence[str],
+    force: bool = False,
 ) -> None:
     """Write an ONNX file that classifies any number of images of `shape`, (channels, height, width).
 
@@ -94,6 +102,8 @@ def export_onnx(
     `description`. Where onnxruntime is installed, nothing is written unless it computes what the classifier does.
     """
     extra("onnx", "export", "an ONNX file")
+    output = Output(Path(path), FORMATS["onnx"], force)
+    output.check()
     op = extra("onnxscript", "export", "an ONNX file").opset18
 
     def log_sigmoid(x: Any) -> Any:
@@ -121,17 +131,23 @@ def export_onnx(
             _check(_onnxruntime(content), classifier, shape)
         else:
             logger.info("onnxruntime is not installed: %s is written unchecked", path)
-    write_atomic(Path(path), content)
+    output.write(content)
 
 
 def export_torch(
-    classifier: Classifier, path: Path | str, shape: tuple[int, int, int], class_names: Sequence[str]
+    classifier: Classifier,
+    path: Path | str,
+    shape: tuple[int, int, int],
+    class_names: Sequence[str],
+    force: bool = False,
 ) -> None:
     """Write a file, .pt2 by custom, for `torch.export.load`: a program that classifies any number of images of `shape`.
 
     The same metadata as of an ONNX file are in its `extra_files`. Nothing is written unless the file computes what the
     classifier does.
     """
+    output = Output(Path(path), FORMATS["torch"], force)
+    output.check()
     about = _metadata(classifier, shape, class_names)
     with _exporting("torch.export"):
         program = _traced(classifier, shape)
@@ -141,7 +157,36 @@ def export_torch(
         torch.export.save(program, file, extra_files=about)
         content = file.getvalue()
         _check(torch.export.load(io.BytesIO(content)).module(), classifier, shape)
-    write_atomic(Path(path), content)
+    output.write(content)
+
+
+def _is_onnx(file: BinaryIO) -> bool:
+    model = extra("onnx", "export", "an ONNX file").load_model_from_string(file.read())
+    return _is_about({entry.key: entry.value for entry in model.metadata_props})
+
+
+def _is_torch(file: BinaryIO) -> bool:
+    file.seek(-len(END) - 18, os.SEEK_END)
+    if not file.read().startswith(END):
+        return False  # it is no archive, or something was added to it
+    with zipfile.ZipFile(file) as archive:
+        extras = [name for name in archive.namelist() if PurePosixPath(name).parent.name in ("extra", "extra_files")]
+        about = {}
+        for name in extras:
+            with archive.open(name) as one:
+                about[PurePosixPath(name).name] = one.read(len(ABOUT)).decode("utf-8", "replace")
+    return _is_about(about)
+
+
+def _is_about(found: Mapping[str, str]) -> bool:
+    """Whether these are metadata of ours, and nobody has added any."""
+    return set(found) == {"classes", "shape", "description"} and found["description"].startswith(ABOUT)
+
+
+FORMATS = {
+    "onnx": Kind.told_by("an ONNX file that mdcg has exported", _is_onnx),
+    "torch": Kind.told_by("a torch.export file that mdcg has exported", _is_torch),
+}
 
 
 def _metadata(classifier: Classifier, shape: tuple[int, int, int], class_names: Sequence[str]) -> dict[str, str]:
@@ -155,7 +200,7 @@ def _metadata(classifier: Classifier, shape: tuple[int, int, int], class_names: 
         "classes": json.dumps(list(class_names), ensure_ascii=False),
         "shape": json.dumps([height, width, channels]),
         "description": (
-            f"Image classifier. Input: uint8 pixels from 0 to 255, (n, {height}, {width}, {channels}). "
+            f"{ABOUT} Input: uint8 pixels from 0 to 255, (n, {height}, {width}, {channels}). "
             f"Output: probabilities, (n, {classifier.classes}), in the order of 'classes'."
         ),
     }

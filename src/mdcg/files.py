@@ -41,16 +41,21 @@ OWNER = ".owner"  # and one that names who holds it: a locked file cannot be rea
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}  # what a disk without locks answers
 READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # no links, no waiting for a pipe
 NO_FILE = "a pipe, a socket or a device"
+SYSTEM, SHARED = (Path("/dev"), Path("/proc"), Path("/sys")), Path("/dev/shm")  # of Linux and others like it
 TRIES = 100  # to make a file, while others tidy up beside it
 PATIENCE = 0.2  # seconds to wait for a lock: who just looks whether a folder is locked holds it for a moment
 
 
 @contextlib.contextmanager
-def atomic_file(path: Path, flush: bool = True) -> Iterator[BufferedRandom]:
+def atomic_file(
+    path: Path, flush: bool = True, check: Callable[[Path], object] = lambda _: None
+) -> Iterator[BufferedRandom]:
     """Give a file to write to, with a name of its own beside `path`; then flush it to disk and rename it to `path`.
 
     A reader or a crash never sees half a file. What kills have left of earlier ones is removed. A link at `path` gives
-    way to the file; what it leads to stays as it is. A pipe or device does not: root could replace /dev/null.
+    way to the file; what it leads to stays as it is. A pipe or device does not, nor a link among them: root could
+    replace /dev/null or /dev/stdin. Just before the file is renamed `check`, given it, may refuse that: see
+    `outputs`.
     """
     partial = None
     check_replaceable(path)
@@ -65,37 +70,56 @@ def atomic_file(path: Path, flush: bool = True) -> Iterator[BufferedRandom]:
                 _flush(file)
             if sys.platform == "win32":  # which renames nothing that is open
                 file.close()
+            check(partial)
             partial.replace(path)
         if flush:
             _flush_folder(path.parent)  # a rename is on disk only once its folder is
     except OSError as error:
-        advice = TROUBLE.get(error.errno or 0, "make room or choose a writable folder")
-        raise MachineError(
-            f"cannot write {path}: {error.strerror or error}; {advice}, then give the same command again."
-        ) from error
+        raise cannot_write(path, error) from error
     finally:
         if partial is not None:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
 
 
-def check_replaceable(path: Path) -> None:
-    """Refuse to write where a folder is, a pipe or a device."""
+def cannot_write(path: Path, error: OSError) -> MachineError:
+    """The sentence for a file that cannot be written."""
+    advice = TROUBLE.get(error.errno or 0, "make room or choose a writable folder")
+    return MachineError(f"cannot write {path}: {error.strerror or error}; {advice}, then give the same command again.")
+
+
+def check_replaceable(path: Path, named: Path | None = None) -> None:
+    """Refuse to write where a folder is, a pipe or a device, or among the system's own.
+
+    `named` is the path that a person gave, where that is a link that leads to this one.
+    """
+    said = shown(path) if named in (None, path) else f"{shown(named or path)} leads to {shown(path)}, which"
+    if _is_systems(path):
+        raise MdcgError(f"{said} is the system's own; name a file to write elsewhere.")
     try:
         kind = path.lstat().st_mode
-    except OSError:  # there is nothing, or it will be said when it is written
+    except (OSError, ValueError):  # there is nothing, or it will be said when it is written
         return
     if not (stat.S_ISREG(kind) or stat.S_ISLNK(kind)):
-        raise MdcgError(f"{shown(path)} is {'a folder' if stat.S_ISDIR(kind) else NO_FILE}; name a file to write.")
+        raise MdcgError(f"{said} is {'a folder' if stat.S_ISDIR(kind) else NO_FILE}; name a file to write.")
 
 
-def write_atomic(path: Path, content: bytes, check: Callable[[Path], None] | None = None) -> None:
-    """Write a file that appears whole or not at all. A `check` may still refuse what is written, by an error."""
-    with atomic_file(path) as file:
+def _is_systems(path: Path) -> bool:
+    """Whether something lies among the devices and processes: links there, such as /dev/stdin, are no one's to replace.
+
+    What lies in /dev/shm is files.
+    """
+    try:
+        folder = Path(os.path.realpath(path.parent))
+    except (OSError, ValueError):
+        return False
+    return any(root in (folder, *folder.parents) for root in SYSTEM) and SHARED not in (folder, *folder.parents)
+
+
+def write_atomic(path: Path, content: bytes, check: Callable[[Path], object] = lambda _: None) -> None:
+    """Write a file that appears whole or not at all. `check` as in `atomic_file`."""
+    with atomic_file(path, check=check) as file:
         _write(file, content)
-        if check is not None:
-            file.flush()
-            check(Path(file.name))
 
 
 def _write(file: BinaryIO, content: bytes) -> None:

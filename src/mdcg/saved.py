@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from mdcg.header import Label, Newer, Setup, Version, parsed, upgraded, values
 from mdcg.memory import Exemplars
 from mdcg.methods import METHODS
 from mdcg.models import Model, model_of
+from mdcg.outputs import Kind
 from mdcg.tensors import Damaged, below, content_of, mapped, pack, unpack
 from mdcg.train.augment import Pixels
 from mdcg.train.device_errors import OutOfMemory, device_errors_explained
@@ -179,26 +180,22 @@ def model_with(weights: Mapping[str, Tensor], setup: Setup, sizes: Sequence[int]
     )
 
 
-def refuse_to_lose(path: Path, classes: Collection[Label]) -> None:
-    """Refuse to replace a file that is no model, or one with other classes than these: its memory may be all that is
-    left of their images."""
-    if not path.is_file():
-        return
-    try:
-        with open_file(path) as file:
-            _, header = unpack(content_of(file))
+def model_file(classes: Collection[Label] | None = None) -> Kind:
+    """The kind of these files. One with other classes than these would be lost: its memory may be all that is left of
+    their images."""
+
+    def lost(file: BinaryIO) -> str:
+        _, header = unpack(content_of(file))
         known = upgraded(header)["classes"] if header["version"] == 1 else header["classes"]
-        lost = [label for label in known if label not in classes]
-    except (OSError, MemoryError):
-        return  # whoever writes there says more of it
-    except Exception as error:  # a header with anything in it
-        why = "is there already, and is not a model saved by mdcg, or is damaged; remove it, or name another file."
-        raise MdcgError(f"{shown(path)} {why}") from error
-    if lost:
-        raise MdcgError(
-            f"{shown(path)} is a model of {len(known)} classes, and the new one would not know '{shown(lost[0])}'; let "
-            "that one learn more (--from, Learner.load), or name another file."
+        gone = [label for label in known if classes is not None and label not in classes]
+        if not gone:
+            return ""
+        return (
+            f"is a model of {len(known)} classes, and the new one would not know '{shown(str(gone[0]))}'; let that one "
+            "learn more (--from, Learner.load), name another file"
         )
+
+    return Kind("a model saved by mdcg", lost)
 
 
 @contextlib.contextmanager

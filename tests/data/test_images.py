@@ -27,7 +27,9 @@ from mdcg.data import ImageFormat, ImageReader, cache, images, load
 from mdcg.errors import MachineError, MdcgError
 from mdcg.files import shown
 from mdcg.pixels import decode as decoding
+from mdcg.pixels import effort
 from mdcg.pixels.decode import BadImage, ImageArray, Resize, ahead, decode
+from mdcg.testing.abuse import costly
 from mdcg.testing.abuse.images import with_size
 from tests.conftest import Cli
 
@@ -415,6 +417,49 @@ def test_decoders_that_take_a_shortage_for_damage(tmp_path: Path) -> None:
     assert [line.partition(" the image")[0] for line in done.stdout.splitlines()] == [
         line for sentence in told for line in (sentence, "ndarray")
     ]
+
+
+COSTLY = {
+    "90 passes over 24,000,000 pixels": costly.jpeg(6000, 4000, 80),
+    "EXIF data without end": costly.pieces_of_exif(2000),
+    "comments without end": costly.comments(2000),
+    "parts that lie on each other": costly.strips(5000),
+}
+
+
+@pytest.mark.parametrize("said", COSTLY)
+def test_work_that_pixels_do_not_account_for(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image that would be decoded over and over is refused before that, whatever the machine."""
+    opened = Image.open
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", None)
+    monkeypatch.setattr(Image, "open", opened if said.startswith("parts") else None)
+    found = told(COSTLY[said])
+    assert f"x would take far more work than its pixels ({said}" in str(found)
+    assert found.why == "too much work"
+
+
+def test_what_programs_write_is_far_from_too_much_work() -> None:
+    """They make 10 passes, of grey images 6 and of CMYK 18: a fortieth of what a photo of 5 megapixels may have."""
+    plain = Image.fromarray(noise(40, 60))
+    for mode, passes in (("RGB", 10), ("L", 6), ("CMYK", 18)):
+        content = encoded(plain.convert(mode), "JPEG", progressive=True)
+        assert len(costly.scans(content)) == passes
+        assert effort.MOST_WORK // (passes * 5 * 10**6) >= 23
+        assert decoded(content, 8).shape == (8, 8, 3)
+    for again in (0, 100):  # of so small an image much may come
+        assert decoded(costly.jpeg(60, 40, again), 8).shape == (8, 8, 3)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "TIFF", "PPM"])
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_counting_work_takes_any_bytes(kind: str, data: st.DataObject) -> None:
+    """Damage is for the decoder to tell; and the file is left at its beginning."""
+    whole = {"JPEG": costly.jpeg(60, 40, 3), "TIFF": costly.strips(3), "PPM": b"P3\n# x\n1 1\n255\n1 2 3"}[kind]
+    place = data.draw(st.integers(0, len(whole)))
+    file = io.BytesIO(whole[:place] + data.draw(st.binary(max_size=20)) + whole[place + 5 :])
+    effort.refuse_before_opening(file)
+    assert file.tell() == 0
 
 
 def test_webp_images_too_large_to_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,7 +156,7 @@ def test_mistakes(cli: Cli, words: str, told: str) -> None:
 
 def test_a_file_that_is_there_already(cli: Cli) -> None:
     Path("mine.yaml").write_text("scenario: c10-5\n")
-    assert "no search wrote it" in cli(*WORDS, "--write", "mine.yaml").sentence()
+    assert "is not a recipe that a search wrote" in cli(*WORDS, "--write", "mine.yaml").sentence()
     assert Path("mine.yaml").read_text() == "scenario: c10-5\n"
     assert not Path("runs").exists()
 
@@ -184,7 +184,7 @@ def test_the_same_in_python(cli: Cli, tmp_path: Path, monkeypatch: pytest.Monkey
     assert again.records[0].spec.hyperparameters["alpha"] == one.best["alpha"]
     assert again.records[0].spec.hold_out == 0
     Path("theirs.yaml").write_text("scenario: c10-5\n")
-    with pytest.raises(mdcg.MdcgError, match="no search wrote it"):
+    with pytest.raises(mdcg.MdcgError, match="is not a recipe that a search wrote"):
         one.write("theirs.yaml")
 
 

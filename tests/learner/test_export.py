@@ -213,6 +213,14 @@ def test_a_file_says_what_it_is(kind: str, tmp_path: Path, capfd: pytest.Capture
     assert json.loads(found["classes"]) == names
     assert json.loads(found["shape"]) == [8, 8, 3]
     assert "(n, 8, 8, 3)" in found["description"]
+    EXPORTS[kind](small(), path, (3, 8, 8), names)  # it may be written again
+    other = next(one for one in EXPORTS if one != kind)
+    edited = path.read_bytes() + b"mine"
+    for content, written in ((path.read_bytes(), other), (edited, kind), (edited[: len(edited) // 2], kind)):
+        path.write_bytes(content)
+        with pytest.raises(MdcgError, match="is there already, and is not a"):
+            EXPORTS[written](small(), path, (3, 8, 8), names)
+        assert path.read_bytes() == content
 
 
 def test_wrong_number_of_names(tmp_path: Path) -> None:

@@ -290,13 +290,17 @@ def test_an_export_loses_no_run(trained: Path, tmp_path: Path, cli: Cli) -> None
     assert cli("runs", "--out", trained, "--export", file).code == 0
     before = file.read_bytes()
     told = cli("runs", "method=naive", "--out", tmp_path, "--export", file).sentence()
-    assert told == f"mdcg: {file} holds 2 runs that would be lost; choose them too, or give another file."
+    assert told.removeprefix(f"mdcg: {file} holds 2 runs that would be lost; choose them too, ") == (
+        "name another file, or replace it with --force (in Python force=True)."
+    )
     assert file.read_bytes() == before
     newer = before.splitlines()[0].replace(b'"format":5', b'"format":99', 1)
     file.write_bytes(before + newer + b"\n")
     answer = cli("runs", "--out", tmp_path, "--export", file)
     assert (answer.code, "holds a run that would be lost; choose it too" in answer.err) == (2, True)
     assert file.read_bytes() == before + newer + b"\n"
+    assert cli("runs", "method=naive", "--out", trained, "--export", file, "--force").code == 0
+    assert len(read_archive(file).records) < len(before.splitlines())
 
 
 def test_what_cannot_be_read_is_not_trained_again_in_silence(only_archived: Path, cli: Cli) -> None:

@@ -15,7 +15,7 @@ from mdcg.testing.abuse.damage import MISSING, ByteEdit, Edit, Edited, read_dama
 from mdcg.testing.forked import Server
 
 FEW = {"kill-at": 1, "mutate": 6, "models": 25, "commands": 6, "recipes": 8, "images": 2, "archives": 3, "faults": 2}
-SLOW = {"kill": 4, "together": 2, "browser": 4, "ray": 1}  # even few
+SLOW = {"overwrite": 8, "kill": 4, "together": 2, "browser": 4, "ray": 1}  # even few
 SEED = 19
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import os
 import signal
 import sys
+import threading
 import warnings
 
 from mdcg.cli import train, sweep, search  # isort: skip  # noqa: F401 (each brings its commands, in the order of the help)
@@ -16,11 +18,24 @@ from mdcg.errors import MdcgError, machine_trouble
 from mdcg.files import shown
 from mdcg.terminal import say
 
+THREADS = "mdcg-"  # what the names of threads of ours begin with
 LONGEST = 2000  # letters of a sentence, in which names may be endless
 
 
 def main() -> None:
     """Run the command line; a mistake that a person can fix is one sentence and exit code 2."""
+    try:
+        _run()
+    except SystemExit as leave:
+        if leave.code == 128 + signal.SIGINT and any(one.name.startswith(THREADS) for one in threading.enumerate()):
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError, ValueError):
+                    stream.flush()
+            os._exit(leave.code)  # Python would wait for threads that decode images which nobody wants any more
+        raise
+
+
+def _run() -> None:
     if sys.stderr is None:
         # Closed (2>&-): `print` would turn to standard output, and a file of ours could become file number 2.
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from mdcg.cli.app import app
-from mdcg.cli.options import CHECK_PROBES, own_backbone
+from mdcg.cli.options import CHECK_PROBES, FORCE, own_backbone
 from mdcg.cli.train import stopped_explained
 from mdcg.errors import MdcgError
 from mdcg.terminal import PlainConsole, say
@@ -38,6 +38,7 @@ def figure(
     members: Annotated[int | None, typer.Option(min=1, help="Most runs to train together.")] = None,
     check_probes: Annotated[bool, typer.Option("--check-probes", help=CHECK_PROBES)] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Try again what failed before.")] = False,
+    force: Annotated[bool, FORCE] = False,
 ) -> None:
     """Draw a figure of the paper, or of your own runs: train what is missing, measure, write SVG, PNG and CSV."""
     from mdcg.figures import FIGURES
@@ -70,6 +71,7 @@ def figure(
         "members": members,
         "retry": retry,
         "check_probes": check_probes,
+        "force": force,
     }
     took = stopped_explained(lambda: make(chosen, asked, out, **how, done=_say))
     if took is not None:

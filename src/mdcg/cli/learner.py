@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from mdcg.cli.app import app
-from mdcg.cli.options import SHARED, option, own_backbone, print_json, with_options
+from mdcg.cli.options import FORCE, SHARED, option, own_backbone, print_json, with_options
 from mdcg.cli.train import stopped_explained
 from mdcg.compiler import start_early
 from mdcg.errors import MdcgError
@@ -73,6 +73,7 @@ def learn(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the method or head, key=value.")
     ] = None,
+    force: Annotated[bool, FORCE] = False,
     as_json: Annotated[bool, AS_JSON] = False,
     **parameters: Any,
 ) -> None:
@@ -80,14 +81,19 @@ def learn(
     start_early(parameters["device"], parameters["precision"])
     from mdcg.learner import Learner
     from mdcg.learner.tables import learned_table, summary_line
+    from mdcg.outputs import Output
     from mdcg.recipes.parsing import parse_settings
+    from mdcg.saved import model_file
 
+    read = [path for path in (model, parameters["weights"], *_class_folders(images)) if path is not None]
+    output = Output(out, model_file(), force, read)
+    output.check()
     parameters["backbone"] = own_backbone(parameters["backbone"])
     learner = Learner() if model is None else Learner.load(model, backbone=parameters["backbone"])
     learner.set_params(**{key: value for key, value in parameters.items() if value is not None})
     if settings:
         learner.set_params(set={**(learner.set or {}), **parse_settings(settings)})
-    stopped_explained(lambda: learner.learn(images, save_to=out))
+    stopped_explained(lambda: learner.learn(images, save_to=out, force=output.forced))
     if as_json:
         return print_json(_described(learner, out))
     _console().print(learned_table(learner.saved_))
@@ -165,11 +171,17 @@ def export(
     model: Annotated[Path, MODEL],
     out: Annotated[Path, typer.Option(help="File to write, .onnx or .pt2 by custom.")],
     to: Annotated[Literal["onnx", "torch"], typer.Option(help="onnx, or torch for torch.export.")] = "onnx",
+    force: Annotated[bool, FORCE] = False,
     backbone: Annotated[str | None, BACKBONE] = None,
 ) -> None:
     """Write a model as a file that needs no mdcg: uint8 images in, probabilities out, any number of them."""
+    from mdcg.export import FORMATS
+    from mdcg.outputs import Output
+
+    output = Output(out, FORMATS[to], force, [model])
+    output.check()
     learner = _loaded(model, backbone)
-    learner.export(out, to)
+    learner.export(out, to, force=output.forced)
     channels, height, width = learner.saved_.setup.shape
     say(
         f"{out}: uint8 images (n, {height}, {width}, {channels}) in, probabilities (n, {len(learner.classes_)}) out, "
@@ -190,6 +202,14 @@ def info(
     if as_json:
         return print_json(_described(learner, model))
     return _console().print(info_panel(learner.saved_, model))
+
+
+def _class_folders(images: Path) -> list[Path]:
+    """The folders that images are read from."""
+    try:
+        return [folder for folder in images.iterdir() if folder.is_dir()]
+    except (OSError, ValueError):  # which is said when they are read
+        return []
 
 
 def _loaded(model: Path, backbone: str | None, device: str = "cpu") -> Learner:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,6 +26,7 @@ def tuned(metavar: str, *names: str, help: str) -> object:
     return option(str | None, *names, metavar=metavar, help=help)
 
 
+FORCE = typer.Option("--force", help="Replace what is there, whatever it is.")
 CHECK_PROBES = "Compare all that a probe could change, to the bit, before and after each look; a change is an error."
 
 #: Options that may have several values, as 0.01,0.1: each of them is trained.
@@ -164,6 +166,18 @@ def how(options: dict[str, Any]) -> dict[str, Any]:
         "fresh": options["fresh"],
         "pixels": not options["no_pixels"],
     }
+
+
+def inputs_of(options: Mapping[str, Any], document: Document, given: Mapping[str, Any]) -> list[Path]:
+    """The files and folders that a command reads: its recipe, finished runs, images, a dataset, weights."""
+    keys = {**document.content, **given}
+    read = [options["recipe"], keys.get("out") or "runs", keys.get("data"), keys.get("weights")]
+    read.append(os.environ.get("MDCG_DATA"))
+    scenarios = keys.get("scenario")
+    for scenario in scenarios if isinstance(scenarios, list) else [scenarios]:
+        if isinstance(scenario, str) and scenario.startswith("folder:"):
+            read.append(scenario.removeprefix("folder:").rpartition("-")[0])
+    return [Path(one) for one in read if isinstance(one, str | Path) and one]
 
 
 def print_json(content: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from mdcg.cli.app import app
+from mdcg.cli.options import FORCE
 from mdcg.terminal import say
 
 
@@ -22,15 +23,21 @@ def report(
             help="Write every cell of the paper's tables beside ours into this Markdown file, and no report.",
         ),
     ] = None,
+    force: Annotated[bool, FORCE] = False,
 ) -> None:
     """Make a page and tables (Markdown, LaTeX, CSV) of all finished runs in a folder, beside the paper's numbers."""
-    from mdcg.files import readable, remove_partial, write_atomic
+    from mdcg.files import readable, remove_partial
+    from mdcg.outputs import Output
     from mdcg.report.files import csv_table, latex, markdown
+    from mdcg.report.kinds import REPORT
     from mdcg.report.notes import NOTES
-    from mdcg.report.reproduction import write_reproduction
+    from mdcg.report.reproduction import reproduction_page, write_reproduction
     from mdcg.results.read import find_runs
     from mdcg.results.settings import gather
 
+    outputs = {name: Output(out / name, kind, force) for name, kind in REPORT.items()}
+    for output in outputs.values() if reproduction is None else [reproduction_page(reproduction)]:
+        output.check()
     gc.disable()
     try:
         found = find_runs(runs)
@@ -57,6 +64,6 @@ def report(
     }
     remove_partial(out)
     for name, text in contents.items():
-        write_atomic(out / name, text.encode("utf-8", "replace"))
+        outputs[name].write(text.encode("utf-8", "replace"))
     say(f"tables: {', '.join(str(out / name) for name in list(contents)[:3])}")
     say(f"report: {out / 'index.html'}")

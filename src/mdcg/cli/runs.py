@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mdcg.cli.app import app
-from mdcg.cli.options import print_json
+from mdcg.cli.options import FORCE, print_json
 from mdcg.errors import MdcgError
 from mdcg.terminal import PlainConsole, plain, say
 
@@ -36,6 +36,7 @@ def runs(
         Path | None,
         typer.Option(help="Write them to this file: all columns as .csv or .parquet, an archive as .jsonl."),
     ] = None,
+    force: Annotated[bool, FORCE] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """List finished runs, newest first: all, or those that meet every condition."""
@@ -43,7 +44,7 @@ def runs(
     from mdcg.runs.query import find_key, in_order, parse_filter, select
     from mdcg.runs.store import Store
 
-    write = writer_of(export) if export is not None else None
+    write = writer_of(export, force, [out]) if export is not None else None
     if not out.is_dir():
         raise MdcgError(f"there is no folder {out}; give the folder of your runs with --out.")
     unreadable: list[tuple[Path, str]] = []
@@ -59,8 +60,8 @@ def runs(
     if unreadable:
         count = f"{len(unreadable)} entries" if len(unreadable) > 1 else "1 entry"
         say(f"mdcg: {count} of {out} cannot be read, the first: {unreadable[0][1]}", error=True)
-    if export is not None and write is not None:
-        write(export, [every[chosen[place]] for place in order])
+    if write is not None:
+        write([every[chosen[place]] for place in order])
     if as_json:
         refused = [{"path": str(path), "reason": reason} for path, reason in unreadable]
         return print_json({"runs": found, "unreadable": refused})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from mdcg.cli.app import app
-from mdcg.cli.options import asked, how, print_json, shares_options
+from mdcg.cli.options import FORCE, asked, how, inputs_of, print_json, shares_options
 from mdcg.compiler import start_early
 from mdcg.errors import MdcgError
 from mdcg.terminal import PlainConsole, say
@@ -18,6 +18,7 @@ from mdcg.train.signals import Stopped
 if TYPE_CHECKING:
     from mdcg.api import Result
     from mdcg.execute.sweep import Sweep
+    from mdcg.outputs import Output
 
 T = TypeVar("T")
 
@@ -60,18 +61,20 @@ def run(
 def compare(
     methods: Annotated[str | None, typer.Option(help="Methods, for instance naive,replay,md-cg.")] = None,
     report: Annotated[Path | None, typer.Option(help="Also write an HTML page to this file.")] = None,
+    force: Annotated[bool, FORCE] = False,
     **options: Any,
 ) -> None:
     """Train several methods on a scenario and print a table, best first."""
     named = [name.strip() for name in (methods or "").split(",") if name.strip()]
+    page = _page(report, force, options) if report is not None else None
     sweep = _sweep(options, methods=named or None)
     results = _results(sweep, options)
-    if report is not None:
-        _write_page(report, sweep)
+    if page is not None:
+        _write_page(page, sweep)
     names = {spec.method for spec in sweep.specs}
     _print_comparison(results, sweep, options, names.pop() if len(names) == 1 and len(results) > 1 else "method")
-    if report is not None and not options["as_json"]:
-        say(f"report: {report}")
+    if page is not None and not options["as_json"]:
+        say(f"report: {page.path}")
     _print_probe_time(sweep, options)
 
 
@@ -99,13 +102,22 @@ def _print_probe_time(sweep: Sweep, options: dict[str, Any]) -> None:
         say(took)
 
 
-def _write_page(path: Path, sweep: Sweep) -> None:
-    from mdcg.files import write_atomic
+def _page(path: Path, force: bool, options: dict[str, Any]) -> Output:
+    """The file for a page; an error where that may not be written."""
+    from mdcg.outputs import Output
+    from mdcg.report.kinds import PAGE
+
+    output = Output(path, PAGE, force, inputs_of(options, *asked(options)) if force else ())
+    output.check()
+    return output
+
+
+def _write_page(output: Output, sweep: Sweep) -> None:
     from mdcg.report.page.page import page
     from mdcg.results.settings import gather, of_sweep
 
     runs = [run for setting in of_sweep(sweep) for run in setting.runs]
-    write_atomic(path, page(gather(runs), sweep.title).encode("utf-8", "replace"))
+    output.write(page(gather(runs), sweep.title).encode("utf-8", "replace"))
 
 
 def _print_comparison(

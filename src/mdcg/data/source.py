@@ -24,7 +24,8 @@ from typing import IO
 import pooch
 
 from mdcg.errors import MdcgError, machine_trouble, reason_of
-from mdcg.files import atomic_file, open_file, shown
+from mdcg.files import open_file, shown
+from mdcg.outputs import Kind, Output
 
 logger = logging.getLogger(__name__)
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
@@ -53,7 +54,8 @@ def fetch(url: str, md5: str, folder: Path, largest: int | None = None) -> Path:
     """Download an archive and check its checksum; one that is broken, or does not end, leaves nothing behind."""
     name = url.rsplit("/", 1)[-1]
     logger.info("downloading %s to %s.", url, folder)
-    with atomic_file(folder / name) as file:
+    kind = Kind.told_by(f"what {url} has", lambda file: hashlib.file_digest(file, "md5").hexdigest() == md5)
+    with Output(folder / name, kind).open() as file:
         _download(url, md5, file, folder / name, largest)
     return folder / name
 

@@ -6,13 +6,12 @@ the best ACC on the held-out images decides. The test images are never looked at
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import yaml
 
@@ -20,10 +19,10 @@ from mdcg.data import Dataset
 from mdcg.errors import MdcgError
 from mdcg.execute.plan import Undone
 from mdcg.execute.sweep import Sweep, with_dataset
-from mdcg.files import open_file, write_atomic
 from mdcg.methods import METHODS
 from mdcg.methods.base import Value
 from mdcg.models import HEADS
+from mdcg.outputs import Kind, Output
 from mdcg.recipes.document import Document, key_name
 from mdcg.recipes.grid import MEMORY, NOT_AXES, GridCell, merged
 from mdcg.recipes.parsing import read_value
@@ -32,6 +31,7 @@ from mdcg.runs.record import Record
 
 HELD_OUT = 0.1
 MARK = "# Chosen by mdcg search"  # the beginning of the files that it writes
+LARGEST = 2**20  # bytes of such a file
 
 logger = logging.getLogger(__name__)
 
@@ -177,18 +177,21 @@ def chosen_recipe(keys: Mapping[str, Any], found: Sequence[SearchResult]) -> dic
     return {**base, **({"set": fixed} if fixed else {}), "axes": {"choice": points}}
 
 
-def check_free(file: Path) -> None:
-    """Refuse a file that no search wrote."""
-    begins = MARK.encode()
-    if not file.exists():
-        return
-    with contextlib.suppress(OSError), open_file(file) as written:
-        if written.read(len(begins)) == begins:
-            return
-    raise MdcgError(f"{file} is there already, and no search wrote it; give another file with --write.")
+def recipe_file(path: Path, force: bool = False, inputs: Sequence[Path] = ()) -> Output:
+    """The file of a recipe with what was chosen."""
+    return Output(path, RECIPE, force, inputs)
 
 
-def write_recipe(file: Path, recipe: Mapping[str, Any]) -> None:
-    """Write a recipe with what was chosen."""
+def recipe_text(recipe: Mapping[str, Any]) -> bytes:
+    """The content of such a file."""
     text = yaml.safe_dump(dict(recipe), sort_keys=False, allow_unicode=True)
-    write_atomic(file, f"{MARK} on training images held out.\n{text}".encode())
+    return f"{MARK} on training images held out.\n{text}".encode()
+
+
+def _is_chosen(file: BinaryIO) -> bool:
+    """Whether a search wrote this, and nobody has changed how it is written since, or noted anything in it."""
+    content = file.read(LARGEST)
+    return content.startswith(MARK.encode()) and recipe_text(yaml.safe_load(content)) == content
+
+
+RECIPE = Kind.told_by("a recipe that a search wrote", _is_chosen)

@@ -24,6 +24,8 @@ USUAL_MEMORY = 500  # where the paper has that, or nothing else is known
 class Figure(ABC):
     """A figure, whose docstring says in one line what it shows."""
 
+    begins: ClassVar[tuple[str, ...]] = ()  # the first columns of its CSV file, by which that is told from others
+
     @abstractmethod
     def draw(self, rows: Sequence[Row]) -> Drawing:
         """Draw these numbers and nothing else."""
@@ -40,6 +42,7 @@ class Figure(ABC):
 class RunFigure(Figure):
     """A figure of runs: those that are missing are trained."""
 
+    begins = ("method", "memory", "seed")  # as `FinishedRun.named` gives them
     probes: ClassVar[tuple[str, ...]] = ()  # that must have looked at every run
     seeds: ClassVar[str] = "0-4"  # unless others are asked for
     several: ClassVar[tuple[str, ...]] = ()  # of what there may be several values: "memory", or settings by name

@@ -19,9 +19,10 @@ from mdcg.execute.unfinished import tidy
 from mdcg.figures import captions, style
 from mdcg.figures.base import FIGURES, Figure, ModelFigure, Row, RunFigure, recipe_of
 from mdcg.figures.read import UNFIT, numbers
-from mdcg.files import remove_partial, write_atomic
+from mdcg.files import remove_partial
 from mdcg.markup import cell
 from mdcg.methods import METHODS
+from mdcg.outputs import Kind, Output, csv_of
 from mdcg.recipes.grid import GridCell, expand, grid_cells
 from mdcg.recipes.parsing import parse_seeds
 from mdcg.recipes.recipe import Recipe
@@ -52,6 +53,7 @@ def make(
     members: int | None = None,
     retry: bool = False,
     check_probes: bool = False,
+    force: bool = False,
     done: Callable[[WrittenFigure], None] = lambda made: None,
 ) -> ProbeTime | None:
     """Draw these figures; `asked` says of which scenario and how to train, its folder is that of the runs.
@@ -60,6 +62,9 @@ def make(
     once it is written.
     """
     figures: dict[str, Figure] = {name: FIGURES[name]() for name in dict.fromkeys(names)}
+    outputs = {name: _outputs(figure, out / _stem(name, asked), force) for name, figure in figures.items()}
+    for output in (one for own in outputs.values() for one in own.values()):
+        output.check()
     specs = {
         name: _specs(name, figure, asked, seeds_given)
         for name, figure in figures.items()
@@ -75,7 +80,7 @@ def make(
     _train(by_name, probes, asked.scenario, context, retry)
     for name, figure in figures.items():
         rows, where = _numbers(name, figure, specs.get(name, []), asked)
-        done(_write(name, figure, rows, where, out / _stem(name, asked)))
+        done(_write(name, figure, rows, where, outputs[name]))
     return ProbeTime.of((Store(asked.out, tuple(probes[name])), spec) for name, spec in by_name.items())
 
 
@@ -174,8 +179,17 @@ def _writable(out: Path) -> None:
                 folder.rmdir()
 
 
-def _write(name: str, figure: Figure, rows: Sequence[Row], where: str, stem: Path) -> WrittenFigure:
-    """Write its files: `stem`, with what tells each kind behind it."""
+def _outputs(figure: Figure, stem: Path, force: bool) -> dict[str, Output]:
+    """The files of a figure: `stem`, with what tells each kind behind it."""
+    begins = list(figure.begins)
+    kinds = style.DRAWINGS | {
+        "csv": Kind.told_by("a figure's table", csv_of(lambda columns: columns[: len(begins)] == begins))
+    }
+    return {suffix: Output(stem.with_name(f"{stem.name}.{suffix}"), kind, force) for suffix, kind in kinds.items()}
+
+
+def _write(name: str, figure: Figure, rows: Sequence[Row], where: str, outputs: Mapping[str, Output]) -> WrittenFigure:
+    """Write its files."""
     try:
         caption = f"{figure.caption(rows)} {where}"
         drawn = drawing(figure, rows, caption)
@@ -187,10 +201,9 @@ def _write(name: str, figure: Figure, rows: Sequence[Row], where: str, stem: Pat
             "damaged; remove the folders 'measured' of its runs, and ask for the figure again."
         ) from error
     contents = {"svg": drawn["svg"], "png": drawn["png"], "csv": table(rows).encode()}
-    files = {kind: stem.with_name(f"{stem.name}.{kind}") for kind in contents}
-    for kind, content in contents.items():
-        write_atomic(files[kind], content)
-    return WrittenFigure(name, list(files.values()), caption)
+    for suffix, output in outputs.items():
+        output.write(contents[suffix])
+    return WrittenFigure(name, [output.path for output in outputs.values()], caption)
 
 
 def _stem(name: str, asked: Recipe) -> str:

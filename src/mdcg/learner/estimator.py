@@ -53,7 +53,8 @@ from mdcg.methods.base import Passes, Value
 from mdcg.models.naming import Given as Backbone
 from mdcg.models.naming import backbone_name
 from mdcg.models.weights import WeightsFile
-from mdcg.saved import PIXELS_AT_ONCE, Probabilities, SavedModel, refuse_to_lose
+from mdcg.outputs import Output
+from mdcg.saved import PIXELS_AT_ONCE, Probabilities, SavedModel, model_file
 from mdcg.train.precision import Compute, compute
 
 logger = logging.getLogger(__name__)
@@ -156,16 +157,18 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         *,
         order: Sequence[Label] | None = None,
         save_to: Path | str | None = None,
+        force: bool = False,
     ) -> Self:
         """Learn the classes that are new among these images: the next task.
 
         `images` are a folder with one folder per class, or arrays or image files with `labels`. New classes get their
         outputs as they are sorted, or in an `order`. With `save_to` the classifier is saved there in the end, and a
-        call that was killed goes on where it was when it is made again; until then nothing has changed.
+        call that was killed goes on where it was when it is made again; until then nothing has changed. A model that
+        is there gives way to one that knows all of its classes, any other file only with `force`.
         """
         params = self._checked_params()
         with messages(params.quiet):
-            return self._learn(params, images, labels, order, None if save_to is None else as_file(save_to))
+            return self._learn(params, images, labels, order, None if save_to is None else as_file(save_to), force)
 
     def fit(self, X: Given, y: npt.ArrayLike | None = None) -> Self:
         """Forget all that was learned, and learn these images as the first task."""
@@ -192,26 +195,32 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         labels: npt.ArrayLike | None,
         order: Sequence[Label] | None,
         save_to: Path | None,
+        force: bool,
     ) -> Self:
         before: SavedModel | None = getattr(self, "saved_", None)
+        known = before.classes if before else ()
+
+        def check_place(labels: Iterable[Label] | None = None) -> None:
+            if save_to is not None:
+                Output(save_to, model_file(None if labels is None else {*known, *labels}), force).check()
+
+        check_place()
         weights, machine = _weights(params, before), compute(params.device, params.precision)
         shape = before.setup.shape if before else None
         if isinstance(images, str | Path) or is_files(images):
             reader = self.reader(params.on_error)
-            pixels, named = read_files(images, labels, reader, shape)
+            pixels, named = read_files(images, labels, reader, shape, check_place)
             logger.info("%s.", reader.summary())
         else:
             pixels = as_images(images, shape)
             named = as_labels(labels, len(pixels))
-        known = before.classes if before else ()
         new = new_classes(named, known, order)
         if not new:
             raise InputError("none of these classes is new; learn takes at least one that is not known yet.")
         if before is None and len(new) < 2:
             raise InputError(f"there is only one class, {new[0]!r}; begin with at least two classes.")
         warn_of_look_alikes(map(str, new), map(str, known))
-        if save_to is not None:
-            refuse_to_lose(save_to, (*known, *new))
+        check_place(new)
         setup = resolved(params, before, pixels, len(known) + len(new))
         check_room(setup, before, len(new))
         place = {label: position for position, label in enumerate((*known, *new))}
@@ -231,7 +240,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             epochs=params.epochs,
             weights=weights,
         )
-        self.saved_ = self._learned(task, arrived, params, told, machine, save_to)
+        self.saved_ = self._learned(task, arrived, params, told, machine, save_to, check_place)
         return self
 
     def _learned(
@@ -242,6 +251,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         told: dict[str, Any],
         machine: Compute,
         save_to: Path | None,
+        check_place: Callable[[Iterable[Label]], None],
     ) -> SavedModel:
         training, before, started = task.group.training, task.before, time.perf_counter()
         logger.info(
@@ -268,14 +278,18 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             versions = (*(before.versions if before else ()), version)
             saved = replace(saved, versions=versions, params=told)
             if save_to is not None:
+                check_place(arrived.new)  # again: training may have taken hours
                 saved.save(save_to)
         for position, (was, now) in lost(version, params.warn_drop).items():
             name = shown(str(saved.classes[position]))
             logger.warning("'%s' fell from %.1f to %.1f%% on the images held out.", name, was, now)
         return saved
 
-    def export(self, path: Path | str, to: Literal["onnx", "torch"] = "onnx") -> None:
-        """Write the classifier as a file that needs no mdcg: uint8 images of its size in, probabilities out."""
+    def export(self, path: Path | str, to: Literal["onnx", "torch"] = "onnx", *, force: bool = False) -> None:
+        """Write the classifier as a file that needs no mdcg: uint8 images of its size in, probabilities out.
+
+        An export of the same kind that is there gives way to it, any other file only with `force`.
+        """
         from mdcg.export import Classifier, export_onnx, export_torch  # needs packages that only some have
 
         if to not in ("onnx", "torch"):
@@ -283,7 +297,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         path, saved = as_file(path), self._known()
         setup, names = saved.setup, [str(name).encode("utf-8", "replace").decode() for name in saved.classes]
         classifier = Classifier(saved.model, setup.mean, setup.std, len(names))
-        (export_onnx if to == "onnx" else export_torch)(classifier, path, setup.shape, names)
+        (export_onnx if to == "onnx" else export_torch)(classifier, path, setup.shape, names, force)
 
     @property
     def classes_(self) -> npt.NDArray[Any]:
@@ -355,13 +369,15 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 total += Evaluation.of(saved.classes, np.repeat(position, len(answers)), answers)
         return total
 
-    def save(self, path: Path | str, *, pixels: bool = True) -> None:
+    def save(self, path: Path | str, *, pixels: bool = True, force: bool = False) -> None:
         """Write one safetensors file, with the memory's images: it needs no dataset any more.
 
-        Without `pixels` it has no images at all, and what is loaded from it can classify but learn no more.
+        Without `pixels` it has no images at all, and what is loaded from it can classify but learn no more. A model
+        that is there gives way to one that knows all of its classes, any other file only with `force`.
         """
-        saved = self._known()
-        (saved if pixels else replace(saved, kept=None, held_out=None)).save(as_file(path))
+        saved, file = self._known(), as_file(path)
+        Output(file, model_file(saved.classes), force).check()
+        (saved if pixels else replace(saved, kept=None, held_out=None)).save(file)
 
     @classmethod
     def load(cls, path: Path | str, *, backbone: Backbone | None = None) -> Self:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -47,16 +47,25 @@ def reader_of(setup: Setup | None, size: int | None, resize: Resize, on_error: O
 
 
 def read_files(
-    given: Sequence[Path | str] | Path | str, labels: npt.ArrayLike | None, reader: ImageReader, shape: Shape | None
+    given: Sequence[Path | str] | Path | str,
+    labels: npt.ArrayLike | None,
+    reader: ImageReader,
+    shape: Shape | None,
+    expect: Callable[[Sequence[Label]], object] = lambda labels: None,
 ) -> tuple[Tensor, list[Label]]:
-    """Images and one label for each, of a folder with one folder per class or of a list of files."""
+    """Images and one label for each, of a folder with one folder per class or of a list of files.
+
+    Before any image is read, `expect` is told the labels.
+    """
     if isinstance(given, str | Path):
         _no_labels(labels)
         classes = reader.find_classes(given)
-        images, places = reader.read_classes(classes)
         names = [_as_label(name) for name in classes]
+        expect(names)
+        images, places = reader.read_classes(classes)
         return with_channels(images, shape), [names[place] for place in places]
     named = as_labels(labels, len(given))
+    expect(named)
     images, places = reader.read(given)
     if not len(images):
         raise InputError(f"no image can be read ({reader.summary()}); give others.")

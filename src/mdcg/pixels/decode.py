@@ -24,6 +24,7 @@ from PIL.ImageFile import ImageFile
 
 from mdcg.errors import MachineError, MdcgError, machine_trouble, unknown
 from mdcg.files import shown
+from mdcg.pixels.effort import TooMuchWork, refuse_before_loading, refuse_before_opening
 
 ImageArray = npt.NDArray[np.uint8]
 Resize = Literal["squash", "crop", "fit"]
@@ -43,6 +44,7 @@ LARGEST = 2**30  # bytes of a file: an image of as many pixels as we decode has 
 WHOLE = 4  # a JPEG that comes in several passes takes memory for all of its pixels, but so many times less of it
 ROOM, BYTES = 2**24, 16  # bytes that it takes to decode an image: whatever its size, and for each pixel
 UNKNOWN, DAMAGED, UNREADABLE, TOO_LARGE = "of no known format", "damaged", "unreadable", "too large"
+TOO_MUCH = "too much work"
 TURNS = {  # what undoes each EXIF orientation
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -156,8 +158,10 @@ def decode(file: BinaryIO, name: str, format: ImageFormat) -> ImageArray:
     with _explained(name) as needed:
         needed.pixels = _webp_pixels(file)
         _refuse_too_many(needed.pixels)
+        refuse_before_opening(file)
         with Image.open(file, formats=FORMATS) as image:
             needed.pixels = image.width * image.height
+            refuse_before_loading(image)
             image.draft(None, (GAP * format.size, GAP * format.size))  # does nothing unless it is a JPEG
             pixels = max(image.width * image.height, needed.pixels // WHOLE)
             _refuse_too_many(pixels)
@@ -224,6 +228,10 @@ def _explained(name: str, pixels: int = 0) -> Iterator[_Needed]:
         raise BadImage(f"{name} is not an image of a known format; repair or remove it.", UNKNOWN) from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise BadImage(f"{name} has too many pixels to be read safely; make it smaller.", TOO_LARGE) from error
+    except TooMuchWork as error:
+        raise BadImage(
+            f"{name} would take far more work than its pixels ({error}); save it anew with another program.", TOO_MUCH
+        ) from error
     except _TooDeep as error:
         raise BadImage(
             f"the pixels of {name} are {error}; convert it to 8 or 16 bits.", "not of 8 or 16 bits"
@@ -251,17 +259,20 @@ def ahead(
     """
     waiting: deque[Future[Result]] = deque()
     most = AHEAD if threads is None else 2 * threads
-    with ThreadPoolExecutor(threads or THREADS) as pool:
-        try:
-            for item in items:
-                waiting.append(pool.submit(work, item))
-                if len(waiting) > most:
-                    yield waiting.popleft().result()
-            while waiting:
+    pool = ThreadPoolExecutor(threads or THREADS, thread_name_prefix="mdcg-ahead")
+    wait = True
+    try:
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > most:
                 yield waiting.popleft().result()
-        finally:  # after an error, or where nobody wants the rest
-            for future in waiting:
-                future.cancel()
+        while waiting:
+            yield waiting.popleft().result()
+    except KeyboardInterrupt:  # whoever stops a command does not wait for what is being done
+        wait = False
+        raise
+    finally:  # after an error, or where nobody wants the rest
+        pool.shutdown(wait, cancel_futures=True)
 
 
 class _TooDeep(Exception):

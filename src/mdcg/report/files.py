@@ -32,6 +32,12 @@ SPEC = (
     "augment", "jitter_strength", "randaugment_n", "randaugment_m", "mix_alpha",
     "weights", "normalise", "code", "fingerprint",
 )  # fmt: skip
+#: Columns of the CSV file, of which older versions wrote fewer.
+CSV_COLUMNS = {
+    "scenario", "stream", "hold_out", "setting", "method", "head", "memory", "runs", "seeds", *MEASURED,
+    *(f"{name}_std" for name in MEASURED), "paper_ACC", "paper_ACC_std", "paper_BWT", "paper_BWT_std", "difference",
+    "p", *SPEC, "hyperparameters", "head_settings",
+}  # fmt: skip
 
 
 def markdown(sections: Sequence[Section]) -> str:

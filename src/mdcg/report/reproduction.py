@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import BinaryIO
 
 from mdcg import paper
-from mdcg.errors import MdcgError
-from mdcg.files import open_file, write_atomic
+from mdcg.files import open_file
 from mdcg.methods import METHODS
 from mdcg.methods.base import Preset
 from mdcg.metrics import spread
+from mdcg.outputs import Kind, Output
 from mdcg.recipes.presets import PRESETS, preset_of, settings_of_preset
 from mdcg.report.notes import Noted, read_notes, sizes_in_words
 from mdcg.results.settings import Setting, gather
@@ -62,18 +63,29 @@ class Compared:
 
 def write_reproduction(path: Path, runs: Iterable[FinishedRun], notes: Path) -> None:
     """Make the page, or renew what stands between the two comments of one that is there."""
+    output = reproduction_page(path)
+    output.check()
     block = f"{BEGIN}\n\n{reproduction(runs, read_notes(notes))}\n{END}"
+    before = f"{BEGIN}{END}\n"
+    if path.exists():
+        with open_file(path) as file:
+            before = file.read().decode()
+    output.write((before[: before.index(BEGIN)] + block + before[before.index(END) + len(END) :]).encode())
+
+
+def reproduction_page(path: Path) -> Output:
+    """The page as a file to write. What stands there beside the tables is read, and kept: nothing can be forced."""
+    return Output(path, Kind("a Markdown page", _without_a_place), force=True, inputs=[path])
+
+
+def _without_a_place(file: BinaryIO) -> str:
     try:
-        before = f"{BEGIN}{END}\n"
-        if path.exists():
-            with open_file(path) as file:
-                before = file.read().decode()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise MdcgError(f"cannot read {path}: {reason}; give a Markdown file.") from error
-    if (before.count(BEGIN), before.count(END)) != (1, 1) or before.index(BEGIN) > before.index(END):
-        raise MdcgError(f"{path} does not say where the tables go; put in two lines: {BEGIN} and {END}")
-    write_atomic(path, (before[: before.index(BEGIN)] + block + before[before.index(END) + len(END) :]).encode())
+        text = file.read().decode()
+    except UnicodeDecodeError:
+        return "is no text; give a Markdown file"
+    if (text.count(BEGIN), text.count(END)) == (1, 1) and text.index(BEGIN) < text.index(END):
+        return ""
+    return f"does not say where the tables go; put in two lines: {BEGIN} and {END}"
 
 
 def reproduction(runs: Iterable[FinishedRun], noted: Noted) -> str:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from mdcg.errors import MdcgError
-from mdcg.files import open_file, write_atomic
+from mdcg.files import open_file
+from mdcg.outputs import Foreign, Kind, Output
 from mdcg.runs.record import DAMAGE, NewerFormat, Record, as_record
 from mdcg.stored import MOST_BYTES, json_of
 
@@ -34,20 +34,31 @@ class Archive:
     newer: str | None = None  # the first of these that only a newer version can read
 
 
-def write_archive(path: Path, records: Iterable[Record]) -> None:
+def write_archive(path: Path, records: Iterable[Record], force: bool = False) -> None:
     """Write one line for each run, in order of names: a run that is added or changed is one line of a diff.
 
-    An archive that is there gives way only to one that has all of its runs: it may be the only place where they are.
+    An archive that is there gives way only to one that has all of its runs, any other file only with `force`.
     """
     ordered = sorted(records, key=lambda record: record.spec.name)
-    before = read_archive(path) if path.exists() else Archive((), ())
-    kept = {record.spec.digest() for record in ordered}
-    lost = sum(record.spec.digest() not in kept for record in before.records) + len(before.unreadable)
-    if lost:
-        runs, them = ("a run", "it") if lost == 1 else (f"{lost} runs", "them")
-        raise MdcgError(f"{path} holds {runs} that would be lost; choose {them} too, or give another file.")
-    lines = [_line(record) for record in ordered]
-    write_atomic(path, "".join(lines).encode())
+    kind = archive_file(path, {record.spec.digest() for record in ordered})
+    Output(path, kind, force).write("".join(map(_line, ordered)).encode())
+
+
+def archive_file(path: Path, kept: Collection[str] | None = None) -> Kind:
+    """The kind of these files. One with runs that are not kept, by their digests, would be lost: it may be the only
+    place where they are."""
+
+    def lost(file: BinaryIO) -> str:
+        before = read_archive(path)
+        if not (before.records or before.unreadable or file.read(1) == b""):  # of no run it is empty
+            raise Foreign
+        if kept is None:
+            return ""
+        gone = sum(record.spec.digest() not in kept for record in before.records) + len(before.unreadable)
+        runs, them = ("a run", "it") if gone == 1 else (f"{gone} runs", "them")
+        return f"holds {runs} that would be lost; choose {them} too, name another file" if gone else ""
+
+    return Kind("an archive of runs", lost)
 
 
 def read_archive(path: Path) -> Archive:

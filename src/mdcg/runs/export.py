@@ -7,15 +7,16 @@ import io
 import json
 import types
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, BinaryIO, Literal, Union, get_args, get_origin
 
 from mdcg import metrics
 from mdcg.errors import MdcgError
 from mdcg.extras import extra
-from mdcg.files import atomic_file, write_atomic
 from mdcg.markup import cell
-from mdcg.runs.archive import SUFFIX, write_archive
+from mdcg.outputs import Kind, Output, csv_of
+from mdcg.runs.archive import SUFFIX, archive_file, write_archive
 from mdcg.runs.environment import Versions
 from mdcg.runs.query import RunRow
 from mdcg.runs.record import Record
@@ -69,6 +70,24 @@ def _kind(annotation: Any) -> type:
 
 
 KINDS = _kinds()
+TOLD_BY = {"name", "scenario", "method", "memory", "seed", "ACC", "R"}  # columns that there always were
+
+
+def _are_columns(names: Sequence[str]) -> bool:
+    return {*names} >= TOLD_BY and all(name in KINDS or name.startswith(SETTING) for name in names)
+
+
+def _is_parquet(file: BinaryIO) -> bool:
+    return _are_columns(extra("pyarrow.parquet", "parquet", "a Parquet file").read_schema(file).names)
+
+
+def _file_of(path: Path) -> Kind | None:
+    """The kind of file that is written by this name."""
+    return {
+        ".csv": Kind.told_by("a table of runs", csv_of(_are_columns)),
+        ".parquet": Kind.told_by("a table of runs", _is_parquet),
+        SUFFIX: archive_file(path),
+    }.get(path.suffix.lower())
 
 
 def columns(rows: Sequence[RunRow]) -> list[str]:
@@ -79,27 +98,31 @@ def columns(rows: Sequence[RunRow]) -> list[str]:
     return [*names[:place], *settings, *names[place:]]
 
 
-def writer_of(path: Path) -> Callable[[Path, Sequence[NamedRecord]], None]:
-    """The function that writes a file of this name; a missing package is told of now, before any work."""
-    kind = path.suffix.lower()
-    if kind == ".csv":
-        return _write_csv
-    if kind == ".parquet":
+def writer_of(path: Path, force: bool = False, inputs: Sequence[Path] = ()) -> Callable[[Sequence[NamedRecord]], None]:
+    """The function that writes runs to a file of this name.
+
+    A missing package, or a file that is not to be replaced, is told of now, before any work.
+    """
+    suffix, kind = path.suffix.lower(), _file_of(path)
+    if suffix == ".parquet":
         extra("pyarrow.parquet", "parquet", "a Parquet file")
-        return _write_parquet
-    if kind == SUFFIX:
-        return lambda path, runs: write_archive(path, [record for _, record in runs])
+    if kind is not None:
+        output = Output(path, kind, force, inputs)
+        output.check()
+        if suffix == SUFFIX:
+            return lambda runs: write_archive(path, [record for _, record in runs], output.forced)
+        return partial(_write_csv if suffix == ".csv" else _write_parquet, output)
     raise MdcgError(f"cannot tell what kind of file {path} is to be; let its name end in .csv, .parquet or {SUFFIX}.")
 
 
-def _write_csv(path: Path, runs: Sequence[NamedRecord]) -> None:
+def _write_csv(output: Output, runs: Sequence[NamedRecord]) -> None:
     rows = [row_of(*run) for run in runs]
     names = columns(rows)
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(names)
     table.writerows([_text(row.get(name)) for name in names] for row in rows)
-    write_atomic(path, text.getvalue().encode())
+    output.write(text.getvalue().encode())
 
 
 def _text(value: object) -> str | None:
@@ -109,7 +132,7 @@ def _text(value: object) -> str | None:
     return str(cell(value)) if isinstance(value, str) else json.dumps(value)
 
 
-def _write_parquet(path: Path, runs: Sequence[NamedRecord]) -> None:
+def _write_parquet(output: Output, runs: Sequence[NamedRecord]) -> None:
     arrow = extra("pyarrow", "parquet", "a Parquet file")
     parquet = extra("pyarrow.parquet", "parquet", "a Parquet file")
     rows = [row_of(*run) for run in runs]
@@ -127,7 +150,7 @@ def _write_parquet(path: Path, runs: Sequence[NamedRecord]) -> None:
         kind = kind_of(name, values)
         arrays.append(arrow.array([_text(value) for value in values] if kind is str else values, types[kind]))
     table = arrow.Table.from_arrays(arrays, names)
-    with atomic_file(path) as file:
+    with output.open() as file:
         parquet.write_table(table, file)
 
 

@@ -36,6 +36,8 @@ LOOKS = {
 class HeadGrowth(ModelFigure):
     """Weights of cascaded gates, and of one gate per class, against the number of tasks, beside a memory's pixels."""
 
+    begins = ("what", "tasks", "floats")
+
     def measure(self, asked: Recipe) -> list[Row]:
         """Count the weights; `tasks` of a memory is the first number of tasks whose gates take more than it."""
         shape, backbone = given(asked)

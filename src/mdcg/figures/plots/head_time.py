@@ -41,6 +41,8 @@ Timed = dict[str, tuple[Callable[[], object], int]]  # what to call, and how oft
 class HeadTime(ModelFigure):
     """Inference time of cascaded gates, of one gate per class and of a plain head against the number of tasks."""
 
+    begins = ("head", "tasks", "repeat", "milliseconds")
+
     def measure(self, asked: Recipe) -> list[Row]:
         """Time the heads; tasks are virtual: heads grow, and images are random numbers."""
         shape, backbone = given(asked)

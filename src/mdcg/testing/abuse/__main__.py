@@ -17,12 +17,29 @@ from mdcg.testing.abuse.kill import Kill, KillAt
 from mdcg.testing.abuse.models import Models
 from mdcg.testing.abuse.mutate import Mutate
 from mdcg.testing.abuse.nodes import Nodes
+from mdcg.testing.abuse.overwrite import Overwrite
 from mdcg.testing.abuse.recipes import Recipes
 from mdcg.testing.abuse.together import Together
 
 PARTS: dict[str, type[Part]] = {
     part.name: part
-    for part in (Kill, KillAt, Mutate, Models, Commands, Recipes, Images, Archives, Faults, Together, Browser, Nodes)
+    for part in (
+        *(
+            Kill,
+            KillAt,
+            Mutate,
+            Models,
+            Commands,
+            Recipes,
+            Images,
+            Archives,
+            Overwrite,
+            Faults,
+            Together,
+            Browser,
+            Nodes,
+        ),
+    )
 }
 WIDTH = max(map(len, PARTS))
 

@@ -1,4 +1,4 @@
-"""Images that are damaged, lie about themselves, or are none: what commands make of them."""
+"""Images that are damaged, lie about themselves, would take very long, or are none: what commands make of them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ import numpy as np
 from PIL import Image
 
 from mdcg.pixels.decode import FORMATS
+from mdcg.testing.abuse import costly
 from mdcg.testing.abuse.campaign import Failure
 from mdcg.testing.abuse.damage import Edited
 from mdcg.testing.abuse.hostile import NAMES, Harm, Hostile, fewest
@@ -118,7 +119,10 @@ def _image_harm(rng: random.Random, place: int) -> Harm[Path]:
     if kind < 0.2:
         words, put = _no_file(rng)
         return Harm(f"{words} {file!r}", lambda folder: put(folder / into / file))
-    words, content = _false(rng) if kind < 0.4 else _damaged(rng)
+    if kind < 0.3:
+        words = rng.choice(list(costly.IMAGES))
+        return Harm(f"{file!r}, {words}", lambda folder: (folder / into / file).write_bytes(costly.IMAGES[words]()))
+    words, content = _false(rng) if kind < 0.45 else _damaged(rng)
     return Harm(f"{file!r}, {words}", lambda folder: (folder / into / file).write_bytes(content))
 
 
