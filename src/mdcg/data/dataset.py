@@ -10,6 +10,7 @@ from typing import Any, Unpack
 import numpy as np
 from torch import Tensor
 
+from mdcg.arguments import plain
 from mdcg.data import items, own
 from mdcg.data.cache import cached
 from mdcg.data.content import Arrays, digest_of
@@ -21,6 +22,7 @@ from mdcg.data.record import DatasetRecord
 from mdcg.data.registry import record_of
 from mdcg.draws import Ints
 from mdcg.errors import InputError
+from mdcg.files import path_of
 from mdcg.pixels.decode import ImageFormat
 
 
@@ -126,7 +128,7 @@ class Dataset:
         """
         own.check(name, prepared)
         splits = items.of_torch(train, "training"), None if test is None else items.of_torch(test, "test")
-        format = None if size is None else ImageFormat(size)
+        format = None if size is None else ImageFormat(plain(size, "size"))
         return cls._own(name, items.stored(name, *splits, class_names, channels, format), prepared)
 
     @classmethod
@@ -154,7 +156,7 @@ class Dataset:
             items.of_huggingface(train, image, label, "training"),
             None if test is None else items.of_huggingface(test, image, label, "test"),
         )
-        format = None if size is None else ImageFormat(size)
+        format = None if size is None else ImageFormat(plain(size, "size"))
         return cls._own(name, items.stored(name, *splits, class_names, channels, format), prepared)
 
     @classmethod
@@ -165,10 +167,11 @@ class Dataset:
 
         Images are brought to `size` × `size` pixels, 32 if it is left out. Without a name it has that of the folder.
         """
-        chosen = name_of(Path(path).expanduser().resolve()) if name is None else name
+        folder = path_of(path, home=True)
+        chosen = name_of(folder.resolve()) if name is None else name
         own.check(chosen, prepared)
-        record = record_of(f"{FOLDER}{path}")
-        return cls._own(chosen, content_of(record, record.source(None, size, None)), prepared)
+        record = record_of(f"{FOLDER}{folder}")
+        return cls._own(chosen, content_of(record, record.source(None, plain(size, "size"), None)), prepared)
 
     @classmethod
     def _own(cls, name: str, content: Arrays, prepared: Prepared) -> Dataset:

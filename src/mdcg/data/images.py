@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from mdcg.draws import Ints
-from mdcg.errors import MachineError, MdcgError, unknown
+from mdcg.errors import MachineError, MdcgError, said, unknown
 from mdcg.files import readable, shown
 from mdcg.pixels.decode import (
     DAMAGED,
@@ -59,8 +59,8 @@ class ImageReader:
     skipped: list[tuple[Path, str]] = field(default_factory=list)  # file, and why in a word
 
     def __post_init__(self) -> None:
-        if self.on_error not in get_args(OnError):
-            raise unknown("answer to an error", str(self.on_error), get_args(OnError))
+        if not isinstance(self.on_error, str) or self.on_error not in get_args(OnError):
+            raise unknown("answer to an error", self.on_error, get_args(OnError))
 
     def find(self, named: PathLike | Iterable[PathLike]) -> list[Path]:
         """Image files that a person names: files, which may be called anything, and folders.
@@ -133,8 +133,8 @@ class ImageReader:
 
     def stream(self, files: Iterable[PathLike], batch: int = 256) -> Iterator[tuple[list[Path], ImageArray]]:
         """Batches of files and their images (n, size, size, 3): however many files there are, few are in memory."""
-        if batch < 1:
-            raise MdcgError(f"a batch cannot hold {batch} images; give 1 or more.")
+        if not isinstance(batch, int) or batch < 1:
+            raise MdcgError(f"a batch cannot hold {said(batch)} images; give 1 or more.")
         paths: list[Path] = []
         images: list[ImageArray] = []
         for _, path, image in self._usable(ahead(self._attempt, map(_path, files))):
@@ -215,8 +215,8 @@ def _encoded(path: Path) -> Encoded:
 def _path(named: PathLike) -> Path:
     try:
         return Path(named)
-    except TypeError as error:
-        raise MdcgError(f"a file is named by its path, not by {shown(repr(named), 60)}.") from error
+    except Exception as error:  # an object that only looks like a path
+        raise MdcgError(f"a file is named by its path, not by {said(named)}.") from error
 
 
 def _is_folder(named: Path | os.DirEntry[str]) -> bool:

@@ -19,7 +19,7 @@ from PIL import Image
 from mdcg.data.cache import cache_folder, cached
 from mdcg.data.content import Arrays
 from mdcg.data.given import Channels, Images, Parts, as_array
-from mdcg.errors import InputError, MachineError, MdcgError, unknown
+from mdcg.errors import InputError, MachineError, MdcgError, reason_of, unknown
 from mdcg.pixels.decode import VERSION, ImageArray, ImageFormat, pixels_of
 
 LOOKED_AT_TWICE = 8  # images, to find out whether a dataset always gives the same ones
@@ -45,9 +45,9 @@ class Items:
         except MdcgError:
             raise
         except Exception as error:  # a dataset is anybody's code
-            reason = (str(error).splitlines() or [""])[0].rstrip(".")
             raise InputError(
-                f"the {self.what} image {number} cannot be read ({type(error).__name__}: {reason}); repair the dataset."
+                f"the {self.what} image {number} cannot be read ({type(error).__name__}: {reason_of(error)}); repair "
+                "the dataset."
             ) from error
 
 
@@ -55,7 +55,7 @@ def of_torch(data: Any, what: str) -> Items:
     """The items of a map-style dataset of torch."""
     try:
         count, get = len(data), data.__getitem__
-    except (TypeError, AttributeError, NotImplementedError) as error:
+    except Exception as error:  # a dataset is anybody's code
         raise InputError(
             f"the {what} dataset is {type(data).__name__}, which has no length or no items by number; give a map-style "
             "dataset, for instance the one that a DataLoader has as .dataset."
@@ -83,7 +83,7 @@ def of_huggingface(data: Any, image: str, label: str, what: str) -> Items:
             f"the {what} dataset is {type(data).__name__}, no datasets.Dataset; give one that is not streamed."
         )
     for column in (image, label):
-        if column not in columns:
+        if not isinstance(column, str) or column not in columns:
             raise unknown(f"column of the {what} dataset", column, columns)
 
     def item(number: int) -> Item:

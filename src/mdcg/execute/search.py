@@ -19,7 +19,7 @@ import yaml
 from mdcg.data import Dataset
 from mdcg.errors import MdcgError
 from mdcg.execute.plan import Undone
-from mdcg.execute.sweep import Sweep, with_dataset
+from mdcg.execute.sweep import Sweep, as_given
 from mdcg.files import open_file, write_atomic
 from mdcg.methods import METHODS
 from mdcg.methods.base import Value
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 def search_sweep(document: Document, given: Mapping[str, Any], **how: Any) -> tuple[Sweep, dict[str, Any]]:
     """Make the sweep of a search, and the keys that were asked for; arguments are those of `Sweep.of`."""
-    given = with_dataset(given)
+    given = as_given(given)
     keys = merged(document, given)
     name, more = keys.get("method"), dict[str, Any]()
     if isinstance(name, list):

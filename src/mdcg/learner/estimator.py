@@ -19,12 +19,14 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 
 import mdcg
+from mdcg.arguments import flag
+from mdcg.data.given import as_column
 from mdcg.data.images import ImageReader, OnError
 from mdcg.data.normalise import Normalise
 from mdcg.draws import Ints
 from mdcg.errors import InputError, MdcgError, unknown
 from mdcg.execute.progress import messages
-from mdcg.files import shown
+from mdcg.files import path_of, shown
 from mdcg.learner.accuracy import Evaluation, lost
 from mdcg.learner.inputs import (
     Given,
@@ -178,7 +180,8 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def partial_fit(self, X: Given, y: npt.ArrayLike | None = None, classes: npt.ArrayLike | None = None) -> Self:
         """Learn one more task, as `learn` does. If all `classes` that may ever come are told, a label must be one."""
         if classes is not None and y is not None:
-            strange = set(as_labels(y, len(y))) - set(np.asarray(classes).ravel().tolist())  # type: ignore[arg-type]
+            told = as_column(classes, "the classes")
+            strange = set(as_labels(y, len(as_column(y, "the labels")))) - set(as_labels(told, len(told)))
             if strange:
                 raise InputError(f"label {min(strange, key=str)!r} is not among the classes that were said to come.")
         return self.learn(X, y)
@@ -270,7 +273,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Write the classifier as a file that needs no mdcg: uint8 images of its size in, probabilities out."""
         from mdcg.export import Classifier, export_onnx, export_torch  # needs packages that only some have
 
-        if to not in ("onnx", "torch"):
+        if not isinstance(to, str) or to not in ("onnx", "torch"):
             raise unknown("format", to, ("onnx", "torch"))
         path, saved = as_file(path), self._known()
         setup, names = saved.setup, [str(name) for name in saved.classes]
@@ -286,7 +289,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Probabilities (n, classes) of images, given as arrays or files; columns in the order of `classes_`."""
         saved = self._known()
         if not is_files(X):
-            return saved.probabilities(as_images(X, saved.setup.shape), self.device)
+            return saved.probabilities(as_images(X, saved.setup.shape), self._params().device)
         return np.concatenate([found for _, found in self.stream(X)])
 
     def stream(self, files: Iterable[Path | str], reader: ImageReader | None = None) -> Stream:
@@ -295,9 +298,9 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         A `reader`, as `self.reader` makes it, may skip files that cannot be read and counts them.
         """
         saved = self._known()
-        _, height, width = saved.setup.shape
+        device, (_, height, width) = self._params().device, saved.setup.shape
         for paths, images in (reader or self.reader()).stream(files, max(1, PIXELS_AT_ONCE // (height * width))):
-            yield paths, saved.probabilities(with_channels(images, saved.setup.shape), self.device)
+            yield paths, saved.probabilities(with_channels(images, saved.setup.shape), device)
 
     def reader(self, on_error: OnError = "stop") -> ImageReader:
         """What reads image files in the form that this classifier takes."""
@@ -331,7 +334,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         With `known_only` images of other classes are left out. Of image files few at a time are in memory.
         """
-        saved = self._known()
+        saved, known_only = self._known(), flag(known_only, "known_only")
         place = {label: position for position, label in enumerate(saved.classes)}
         total = Evaluation.of(saved.classes, np.empty(0, np.int64), np.empty((0, len(saved.classes))))
         if not (isinstance(images, str | Path) or is_files(images)):
@@ -351,7 +354,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Without `pixels` it has no images at all, and what is loaded from it can classify but learn no more.
         """
         saved = self._known()
-        (saved if pixels else replace(saved, kept=None, held_out=None)).save(as_file(path))
+        (saved if flag(pixels, "pixels") else replace(saved, kept=None, held_out=None)).save(as_file(path))
 
     @classmethod
     def load(cls, path: Path | str, *, backbone: Backbone | None = None) -> Self:
@@ -360,17 +363,18 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         A file brings no code with it: a `backbone` that is not mdcg's own, nor registered, must be given again.
         """
         name = None if backbone is None else backbone_name(backbone, may_import=True)
-        saved = SavedModel.load(Path(path), name)
+        file = path_of(path)
+        saved = SavedModel.load(file, name)
         params = params_of(saved)
         if strange := sorted(set(params) - set(cls._get_param_names())):
-            raise MdcgError(f"{shown(Path(path))} has parameters unknown here: {listing(strange)}; update mdcg.")
+            raise MdcgError(f"{shown(file)} has parameters unknown here: {listing(strange)}; update mdcg.")
         learner = cls(**{**params, "backbone": saved.setup.backbone})
         learner.saved_ = saved
         return learner
 
     def _params(self) -> Params:
         """The parameters, checked; what names code is imported only before something is learned: a file names none."""
-        given = self.get_params()
+        given = self.get_params(deep=False)
         if given["backbone"] is not None:
             given["backbone"] = backbone_name(given["backbone"], may_import=not hasattr(self, "saved_"))
         return Params.of(given)

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
+from mdcg.arguments import plain
 from mdcg.data.content import statistics as measured
 from mdcg.data.normalise import Named, Statistics, statistics
 from mdcg.data.record import Preprocessing, Protocol
@@ -73,9 +73,8 @@ class Params(BaseModel):
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Params:
         """Check what a `Learner` was given, or say what is wrong with it."""
-        plain = {key: _plain(value) for key, value in given.items()}
         try:
-            return cls(**plain)
+            return cls(**{key: plain(value, key) for key, value in given.items()})
         except ValidationError as error:
             raise MdcgError(explain(error)) from error
 
@@ -265,10 +264,3 @@ def can_learn(saved: SavedModel) -> None:
         reason = "it was saved without the images of its memory; save it with them"
     if reason:
         raise MdcgError(f"this model can classify images but learn no more: {reason}.")
-
-
-def _plain(value: Any) -> Any:
-    """A value without numpy's kinds of numbers, which neither pydantic nor JSON take."""
-    if isinstance(value, Mapping):
-        return {key: _plain(own) for key, own in value.items()}
-    return value.item() if isinstance(value, np.generic) else value

@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from mdcg.data import DATASETS, Dataset, record_of
 from mdcg.data.normalise import Named
-from mdcg.errors import MdcgError, unknown
+from mdcg.errors import InputError, MdcgError, unknown
+from mdcg.files import path_of
 from mdcg.methods import METHODS
 from mdcg.methods.base import TRAINING, Method, Passes, Preset, Value
 from mdcg.models import HEADS
@@ -131,11 +132,9 @@ class Recipe(BaseModel):
     @classmethod
     def _home(cls, value: Path | None) -> Path | None:
         try:
-            if value and "\0" in str(value):
-                raise ValueError("a path cannot hold a zero byte")
-            return value.expanduser() if value else value
-        except RuntimeError as error:
-            raise ValueError(str(error)) from error
+            return path_of(value, home=True) if value else value
+        except InputError as error:  # which would pass for a complaint of pydantic's
+            raise MdcgError(str(error)) from error
 
     @field_validator("methods", mode="before")
     @classmethod
