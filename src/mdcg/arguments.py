@@ -42,7 +42,7 @@ def plain(given: Any, what: str, deepest: int = DEEPEST) -> Any:
 
 
 def texts(given: Any, what: str) -> list[str]:
-    """Some texts, as a list; one alone is a list of one."""
+    """A list of texts; of one that was given by itself, a list of one."""
     found = plain(given, what)
     found = [found] if isinstance(found, str) else found
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):

@@ -168,7 +168,10 @@ def as_column(given: Any, what: str) -> npt.NDArray[Any]:
     try:
         if isinstance(given, Mapping | Set):
             raise TypeError(f"it is a {type(given).__name__}, which has no order")
-        return _dense(given) if isinstance(given, Tensor) else _gathered(given, what)
+        labels = _dense(given) if isinstance(given, Tensor) else _gathered(given, what)
+        if not labels.ndim:
+            raise InputError(f"{what} have shape (); give one for each image.")
+        return labels
     except InputError:
         raise
     except Exception as error:

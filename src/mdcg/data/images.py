@@ -68,7 +68,7 @@ class ImageReader:
         Of a folder, its images are found and those in its sub-folders.
         """
         found = []
-        for path in map(_path, [named] if isinstance(named, str | os.PathLike) else named):
+        for path in map(path_named, [named] if isinstance(named, str | os.PathLike) else named):
             if not _is_folder(path):
                 found.append(path)
                 continue
@@ -83,7 +83,7 @@ class ImageReader:
 
     def find_classes(self, root: PathLike) -> dict[str, list[Path]]:
         """The image files of each class, by the name of its folder in `root`."""
-        path = _path(root)
+        path = path_named(root)
         loose, folders = self._scan(path)
         self.skipped += [(file, "outside the class folders") for file in loose]
         classes: dict[str, list[Path]] = {}
@@ -103,7 +103,7 @@ class ImageReader:
 
     def read(self, files: Iterable[PathLike]) -> tuple[ImageArray, Ints]:
         """All images (n, size, size, 3) at once, and the place among the files of each."""
-        paths = [_path(file) for file in files]
+        paths = [path_named(file) for file in files]
         try:
             images = np.empty((len(paths), self.format.size, self.format.size, 3), np.uint8)
         except MemoryError as error:
@@ -135,9 +135,13 @@ class ImageReader:
         """Batches of files and their images (n, size, size, 3): however many files there are, few are in memory."""
         if not isinstance(batch, int) or batch < 1:
             raise MdcgError(f"a batch cannot hold {said(batch)} images; give 1 or more.")
+        try:
+            every = iter(files)
+        except Exception as error:  # whatever it is, it is no list
+            raise MdcgError(f"files are named in a list, not by {said(files)}; give their paths.") from error
         paths: list[Path] = []
         images: list[ImageArray] = []
-        for _, path, image in self._usable(ahead(self._attempt, map(_path, files))):
+        for _, path, image in self._usable(ahead(self._attempt, map(path_named, every))):
             paths.append(path)
             images.append(image)
             if len(paths) == batch:
@@ -212,7 +216,8 @@ def _encoded(path: Path) -> Encoded:
     return Encoded(shown(path), path)
 
 
-def _path(named: PathLike) -> Path:
+def path_named(named: PathLike) -> Path:
+    """The path of a file that a person has named, which need not be there."""
     try:
         return Path(named)
     except Exception as error:  # an object that only looks like a path

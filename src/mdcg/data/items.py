@@ -77,11 +77,14 @@ def of_torch(data: Any, what: str) -> Items:
 
 def of_huggingface(data: Any, image: str, label: str, what: str) -> Items:
     """The items of a `datasets.Dataset`: two of its columns, read row by row."""
-    columns = getattr(data, "column_names", None)
-    if not isinstance(columns, list) or not hasattr(data, "__len__"):
+    try:
+        columns, count = list(data.column_names), len(data)
+        names = getattr((getattr(data, "features", None) or {}).get(label), "names", None)
+        stamp = str(getattr(data, "_fingerprint", "") or "")
+    except Exception as error:  # whatever it is, it is no such dataset
         raise InputError(
             f"the {what} dataset is {type(data).__name__}, no datasets.Dataset; give one that is not streamed."
-        )
+        ) from error
     for column in (image, label):
         if not isinstance(column, str) or column not in columns:
             raise unknown(f"column of the {what} dataset", column, columns)
@@ -90,8 +93,7 @@ def of_huggingface(data: Any, image: str, label: str, what: str) -> Items:
         row = data[number]
         return row[image], row[label]
 
-    names = getattr((getattr(data, "features", None) or {}).get(label), "names", None)
-    return Items(len(data), item, what, names, str(getattr(data, "_fingerprint", "") or ""))
+    return Items(count, item, what, names, stamp)
 
 
 def splits_of(data: Any, test: Any) -> tuple[Any, Any]:

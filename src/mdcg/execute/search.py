@@ -42,7 +42,7 @@ def search_sweep(document: Document, given: Mapping[str, Any], **how: Any) -> tu
     keys = merged(document, given)
     name, more = keys.get("method"), dict[str, Any]()
     if isinstance(name, list):
-        raise MdcgError(f"a search is for one method, not for {', '.join(name)}; name it with --method.")
+        raise MdcgError(f"a search is for one method, not for {', '.join(map(str, name))}; name it with --method.")
     if name is not None:
         settings = {key.removeprefix("set."): value for key, value in keys.items() if key.startswith("set.")}
         more["set"] = grid_of(name, settings, others=bool(searched(keys)))

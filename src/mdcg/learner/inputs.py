@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mdcg.arguments import plain, refuse_larger_than_memory
 from mdcg.data.given import as_array, as_column, check_class_name, plain_label
-from mdcg.data.images import ImageReader, OnError
+from mdcg.data.images import ImageReader, OnError, path_named
 from mdcg.draws import Ints
 from mdcg.errors import InputError, MdcgError, reason_of, said
 from mdcg.files import check_replaceable, path_of, shown
@@ -79,7 +79,7 @@ def labelled_files(
         return {_as_label(name): files for name, files in classes.items()}
     found: dict[Label, list[Path]] = {}
     for file, label in zip(given, as_labels(labels, len(given)), strict=True):
-        found.setdefault(label, []).append(Path(file))
+        found.setdefault(label, []).append(path_named(file))
     return found
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from torch import Tensor
 
 from mdcg.arguments import plain
@@ -16,6 +16,7 @@ from mdcg.data.content import statistics as measured
 from mdcg.data.normalise import Named, Statistics, statistics
 from mdcg.data.record import Preprocessing, Protocol
 from mdcg.errors import MdcgError, unknown
+from mdcg.files import path_of
 from mdcg.methods import METHODS, Method
 from mdcg.methods.base import TRAINING, Passes, Value
 from mdcg.models import HEADS
@@ -69,6 +70,11 @@ class Params(BaseModel):
     on_error: Literal["stop", "skip"]
     warn_drop: float = Field(ge=0)
     quiet: bool
+
+    @field_validator("weights")
+    @classmethod
+    def _weights(cls, value: Path | None) -> Path | None:
+        return path_of(value) if value else value
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Params:

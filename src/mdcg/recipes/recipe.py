@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from mdcg.data import DATASETS, Dataset, record_of
 from mdcg.data.normalise import Named
@@ -130,11 +130,11 @@ class Recipe(BaseModel):
 
     @field_validator("out", "data", "weights")
     @classmethod
-    def _home(cls, value: Path | None) -> Path | None:
+    def _home(cls, value: Path | None, info: ValidationInfo) -> Path | None:
         try:
             return path_of(value, home=True) if value else value
         except InputError as error:  # which would pass for a complaint of pydantic's
-            raise MdcgError(str(error)) from error
+            raise MdcgError(f"'{info.field_name}' is wrong: {error}", about=info.field_name) from error
 
     @field_validator("methods", mode="before")
     @classmethod

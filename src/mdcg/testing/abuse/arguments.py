@@ -1,7 +1,7 @@
 """Calls of the public Python API with what nobody meant to be given, all in one process.
 
-A call works, or it raises an `MdcgError` that is a sentence; whatever it is, the classifier that was there is as it was.
-Most stop right before they would train.
+A call works, or it raises an `MdcgError` that is a sentence, and then the classifier that was there is as it was. Most
+stop right before they would train.
 """
 
 from __future__ import annotations
@@ -59,6 +59,19 @@ class Call:
     others: Mapping[str, Makers]  # of those that are not drawn from `ANYTHING` alone
 
 
+class Pairs:
+    """A dataset as torch has them, of images and labels that need not be such."""
+
+    def __init__(self, images: Any, labels: Any) -> None:
+        self.images, self.labels = images, labels
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, place: int) -> tuple[Any, Any]:
+        return self.images[place], self.labels[place]
+
+
 class Arguments(Part):
     """Calls of the Python API with values of every kind: an answer or a sentence, and no harm to a classifier."""
 
@@ -104,13 +117,15 @@ class Arguments(Part):
     def _wrong(self, call: Call, odd: Mapping[str, tuple[str, Callable[[], Any]]], trains: bool) -> str | None:
         """What is wrong with the end of a call, if anything is."""
         try:
-            made = {name: make() for name, (_, make) in odd.items()}
+            with warnings.catch_warnings(action="ignore"):
+                made = {name: make() for name, (_, make) in odd.items()}
         except Exception:  # some forms are none of some numbers
             return None
-        trouble = None
+        trouble, failed = None, True
         try:
             with self._limited(trains), contextlib.chdir(self.here):
                 call.do({**call.fitting, **made})
+            failed = False
         except Enough:
             pass
         except Endless:
@@ -119,7 +134,8 @@ class Arguments(Part):
             trouble = _no_sentence(str(error))
         except BaseException as error:
             trouble = f"{type(error).__name__}: {_first_line(error)}"
-        changed = self.known.__dict__.get("saved_") is not self.saved or self.saved.content() != self.content
+        replaced = failed and self.known.__dict__.get("saved_") is not self.saved
+        changed = replaced or self.saved.content() != self.content
         self.known.__dict__ |= {**self.params, "saved_": self.saved}
         return trouble or ("the classifier has changed" if changed else None)
 
@@ -181,9 +197,9 @@ class Arguments(Part):
             return mdcg.Dataset.from_arrays(train, test, **rest, **prepared(own))
 
         def listed(own: Given) -> mdcg.Dataset:
-            pairs = list(zip(own["images"], own["labels"], strict=True))
             rest = {name: own[name] for name in ("name", "class_names", "channels", "size")}
-            return mdcg.Dataset.from_torch(own["data"] or pairs, own["test"], **rest, **prepared(own))
+            train = Pairs(own["images"], own["labels"]) if own["data"] is None else own["data"]
+            return mdcg.Dataset.from_torch(train, own["test"], **rest, **prepared(own))
 
         ready: Given = {"padding": 1, "flip": True, "mean": [0.5], "std": [0.5]}
         own_data: Given = {**given, "test_images": self.images, "test_labels": self.labels, "name": "own", **ready}
@@ -192,7 +208,7 @@ class Arguments(Part):
             **pair, "test_images": images, "test_labels": labels, "class_names": names, "mean": numbers, "std": numbers,
         }  # fmt: skip
         data = mdcg.Dataset.from_arrays((self.images, self.labels), name="noise")
-        runs: Given = {key: None for key in RunOptions.__annotations__} | {"data": data, "out": "runs", "epochs": 1}
+        runs: Given = dict.fromkeys(RunOptions.__annotations__) | {"data": data, "out": "runs", "epochs": 1}
         runs |= {"scenario": "noise-2", "memory": 4, "seeds": [0, 1], "set": {}, "members": None, "fresh": False,
                  "pixels": True, "quiet": True, "log": ()}  # fmt: skip
         runs |= {"backbone": "smallconv", "device": "cpu"}
@@ -201,9 +217,9 @@ class Arguments(Part):
         }  # fmt: skip
         looks: Given = {"probes": (), "check_probes": False}
         known = self.known
-        calls = [
-            Call("Learner(…).learn", lambda own: learner(own).learn(self.images, self.labels), self.fresh.get_params(), {}),
-            Call("Learner(…).predict", lambda own: _known_as(known, own).predict(self.images), self.fresh.get_params(), {}),
+        return [
+            Call("Learner(…).learn", lambda own: learner(own).learn(self.images, self.labels), self.params, {}),
+            Call("Learner(…).predict", lambda own: known.set_params(**own).predict(self.images), self.params, {}),
             Call("learn", lambda own: known.learn(own.pop("images"), own.pop("labels"), **own),
                  {**given, "labels": self.labels + 1, "order": None, "save_to": None}, {**pair, "labels": more}),
             Call("first learn", lambda own: learner({}).learn(own.pop("images"), own.pop("labels"), **own),
@@ -227,15 +243,17 @@ class Arguments(Part):
                  {"path": "model.safetensors", "backbone": None}, {}),
             Call("export", lambda own: known.export(**own), {"path": "made", "to": "onnx"}, {}),
             Call("Dataset.from_arrays", dataset, own_data, of_data),
-            Call("Dataset.from_torch", listed, {**given, "data": None, "test": None, "name": "own", **ready, "size": None,
-                 "class_names": None, "channels": None}, of_data),
+            Call("Dataset.from_torch", listed, {**given, "data": None, "test": None, "name": "own", **ready,
+                 "size": None, "class_names": None, "channels": None}, of_data),
             Call("Dataset.from_huggingface", lambda own: mdcg.Dataset.from_huggingface(own.pop("train"), **own),
                  {"train": {"train": [1]}, "test": None, "name": "own", "image": "image", "label": "label"}, {}),
             Call("Dataset.from_folder", lambda own: mdcg.Dataset.from_folder(own.pop("path"), **own),
                  {"path": "photos", "size": 8, "name": "own", "padding": 1, "flip": True}, {}),
             Call("mdcg.run", lambda own: mdcg.run(**own), {**runs, **looks, "method": "naive"}, of_runs),
-            Call("mdcg.compare", lambda own: mdcg.compare(**own), {**runs, **looks, "methods": ["naive", "md"]}, of_runs),
-            Call("mdcg.search", lambda own: mdcg.search(**own), {**runs, "method": "md", "set": {"lam": [1, 2]}}, of_runs),
+            Call("mdcg.compare", lambda own: mdcg.compare(**own), {**runs, **looks, "methods": ["naive", "md"]},
+                 of_runs),
+            Call("mdcg.search", lambda own: mdcg.search(**own), {**runs, "method": "md", "set": {"lam": [1, 2]}},
+                 of_runs),
             Call("Sweep.of", lambda own: Sweep.of(written({}), **own).plan(),
                  {**_without(runs, "quiet"), **looks, "method": ["naive", "md"], "only": {"method": ["md"]}}, of_runs),
             Call("Sweep.of(document)", lambda own: Sweep.of(**own), {"document": written({})}, {}),
@@ -243,12 +261,6 @@ class Arguments(Part):
             Call("load_runs", lambda own: mdcg.load_runs(**own), {"path": "runs", "part": "runs"}, {}),
             Call("Comparison", lambda own: mdcg.Comparison(own).frame(), {"a": 1}, {}),
         ]  # fmt: skip
-        return calls
-
-
-def _known_as(known: Learner, params: Given) -> Learner:
-    """The classifier with other parameters."""
-    return known.set_params(**params)
 
 
 def _without(words: Given, *names: str) -> Given:
