@@ -24,6 +24,7 @@ from mdcg.memory import Exemplars
 from mdcg.methods import METHODS
 from mdcg.methods.base import Passes, Value
 from mdcg.models import HEADS, Model, build_model
+from mdcg.models.features import FEATURES
 from mdcg.stored import Count, Counted, NotNegative, Number, Seed, Share, Whole, plain
 from mdcg.tensors import below, check_kinds, content_of, pack, unpack
 from mdcg.train.augment import Pixels
@@ -75,6 +76,21 @@ class Setup:
     jitter_strength: NotNegative = Numbers.jitter_strength
     randaugment_m: NotNegative = Numbers.randaugment_m
     mix_alpha: NotNegative = Numbers.mix_alpha
+
+    @property
+    def is_features(self) -> bool:
+        """Whether it takes rows of features: as images of one pixel, each feature a channel, in float32."""
+        return self.backbone == FEATURES
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of its images."""
+        return torch.float32 if self.is_features else torch.uint8
+
+    @property
+    def white(self) -> int:
+        """The value of a white pixel; 1 of features."""
+        return 1 if self.is_features else 255
 
     @property
     def numbers(self) -> Numbers:
@@ -325,7 +341,7 @@ def _parsed(tensors: dict[str, Tensor], header: dict[str, Any]) -> SavedModel:
     if head.learns:
         kept = Kept(
             optimizer={name: value for name, value in tensors.items() if is_kind(name.split(".")[0])},
-            memory=_exemplars(tensors, "memory") or no_exemplars(setup.shape),
+            memory=_exemplars(tensors, "memory") or no_exemplars(setup),
             second=_exemplars(tensors, "second"),
             seen=_exemplars(tensors, "seen"),
             logits=tensors.get("logits"),
@@ -356,6 +372,8 @@ def _check_setup(setup: Setup, weights: Mapping[str, Tensor]) -> None:
     """Refuse what cannot be, before a network is made that may be larger than the memory."""
     if math.prod(setup.shape) > MOST_PIXELS:
         raise ValueError(f"its images have shape {setup.shape}")
+    if setup.is_features and setup.shape[1:] != (1, 1):
+        raise ValueError(f"its features have shape {setup.shape}")
     if not len(setup.mean) == len(setup.std) == setup.shape[0] or min(setup.std) <= 0:
         raise ValueError("mean and std do not fit its images")
     kind = HEADS[setup.head]
@@ -373,8 +391,10 @@ def _check(held: Exemplars | None, setup: Setup, classes: int) -> None:
     if held is None:
         return
     channels, height, width = setup.shape
-    if held.images.dtype != torch.uint8 or held.images.shape[1:] != (height, width, channels):
+    if held.images.dtype != setup.dtype or held.images.shape[1:] != (height, width, channels):
         raise ValueError("its images do not fit its network")
+    if setup.is_features and not held.images.isfinite().all():
+        raise ValueError("its features are no numbers")
     positions = held.positions
     if (positions.dtype, positions.shape) != (torch.int64, held.images.shape[:1]) or (
         len(positions) and not 0 <= int(positions.min()) <= int(positions.max()) < classes
@@ -402,10 +422,10 @@ def _check_kept(kept: Kept, model: Model) -> None:
             raise ValueError("its logits do not fit its memory")
 
 
-def no_exemplars(shape: tuple[int, int, int]) -> Exemplars:
-    """No images at all, of this shape."""
-    channels, height, width = shape
-    return Exemplars(torch.empty(0, height, width, channels, dtype=torch.uint8), torch.empty(0, dtype=torch.int64))
+def no_exemplars(setup: Setup) -> Exemplars:
+    """No images at all, of those that a classifier takes."""
+    channels, height, width = setup.shape
+    return Exemplars(torch.empty(0, height, width, channels, dtype=setup.dtype), torch.empty(0, dtype=torch.int64))
 
 
 def _kept(group: Group, state: State, k: int) -> Kept:

@@ -30,7 +30,7 @@ from mdcg.pixels.decode import ImageFormat
 class Split:
     """The images and labels for training, or those for testing."""
 
-    images: Tensor  # (n, height, width, channels) uint8, possibly memory-mapped
+    images: Tensor  # (n, height, width, channels) uint8, possibly memory-mapped; features (n, 1, 1, features) float32
     labels: Ints  # (n,)
 
     def __len__(self) -> int:
@@ -200,6 +200,11 @@ class Dataset:
         """The shape of one image: (channels, height, width)."""
         _, height, width, channels = self.train.images.shape
         return channels, height, width
+
+    @property
+    def white(self) -> int:
+        """The value of a white pixel; 1 where rows of features take the place of images."""
+        return 1 if self.train.images.is_floating_point() else 255
 
     def counts(self) -> Ints:
         """The number of training images of each class."""

@@ -178,13 +178,18 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise
 
     def partial_fit(self, X: Given, y: npt.ArrayLike | None = None, classes: npt.ArrayLike | None = None) -> Self:
-        """Learn one more task, as `learn` does. If all `classes` that may ever come are told, a label must be one."""
+        """Learn one more task, as `learn` does. If all `classes` that may ever come are told, a label must be one.
+
+        Images that are known already, all of them, are no task and no mistake: nothing changes.
+        """
         if classes is not None and y is not None:
             told = as_column(classes, "the classes")
             strange = set(as_labels(y, len(as_column(y, "the labels")))) - set(as_labels(told, len(told)))
             if strange:
                 raise InputError(f"label {min(strange, key=str)!r} is not among the classes that were said to come.")
-        return self.learn(X, y)
+        params = self._params()
+        with messages(params.quiet):
+            return self._learn(params, X, y, None, None, again=True)
 
     def _learn(
         self,
@@ -193,22 +198,28 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         labels: npt.ArrayLike | None,
         order: Sequence[Label] | None,
         save_to: Path | None,
+        again: bool = False,
     ) -> Self:
+        """Learn the next task; what is known already, all of it, may be given `again`."""
         before: SavedModel | None = getattr(self, "saved_", None)
         if before is not None:
             can_learn(before)
         check_choices(params, before)
         weights, machine = _weights(params, before), compute(params.device, params.precision)
-        shape = before.setup.shape if before else None
         if isinstance(images, str | Path) or is_files(images):
             reader = self.reader(params.on_error)
-            pixels, named = read_files(images, labels, reader, shape)
+            pixels, named = read_files(images, labels, reader, before.setup.shape if before else None)
             logger.info("%s.", reader.summary())
         else:
-            pixels = as_images(images, shape)
+            pixels = as_images(images, before.setup if before else None)
             named = as_labels(labels, len(pixels))
         known = before.classes if before else ()
         new = new_classes(named, known, order)
+        place = {label: position for position, label in enumerate((*known, *new))}
+        arrived = Arrived(pixels, np.array([place[label] for label in named], np.int64), new)
+        if not new and again and before is not None and not len(without_known_images(before, arrived).positions):
+            logger.info("all of it is known already: nothing is learned.")
+            return self
         if not new:
             raise InputError("none of these classes is new; learn takes at least one that is not known yet.")
         if before is None and len(new) < 2:
@@ -217,8 +228,6 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             refuse_to_lose(save_to, (*known, *new))
         setup = resolved(params, before, pixels, len(known) + len(new))
         check_room(setup, before, len(new))
-        place = {label: position for position, label in enumerate((*known, *new))}
-        arrived = Arrived(pixels, np.array([place[label] for label in named], np.int64), new)
         if before is not None:
             arrived = without_known_images(before, arrived)
             if left_out := len(pixels) - len(arrived.positions):
@@ -277,6 +286,8 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise unknown("format", to, ("onnx", "torch"))
         path, saved = as_file(path), self._known()
         setup, names = saved.setup, [str(name) for name in saved.classes]
+        if setup.is_features:
+            raise InputError("an export is of images to probabilities, and this model takes features; use save.")
         classifier = Classifier(saved.model, setup.mean, setup.std, len(names))
         (export_onnx if to == "onnx" else export_torch)(classifier, path, setup.shape, names)
 
@@ -285,11 +296,19 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """All classes that it knows, in order of arrival: names or numbers, as they were given."""
         return np.array(self._known().classes)
 
+    @property
+    def n_features_in_(self) -> int:
+        """The features of a row, as scikit-learn calls it; of a classifier of images there is no such number."""
+        saved: SavedModel | None = getattr(self, "saved_", None)
+        if saved is None or not saved.setup.is_features:
+            raise AttributeError("n_features_in_ is known once features were learned.")
+        return saved.setup.shape[0]
+
     def predict_proba(self, X: Given) -> Probabilities:
         """Probabilities (n, classes) of images, given as arrays or files; columns in the order of `classes_`."""
         saved = self._known()
         if not is_files(X):
-            return saved.probabilities(as_images(X, saved.setup.shape), self._params().device)
+            return saved.probabilities(as_images(X, saved.setup), self._params().device)
         return np.concatenate([found for _, found in self.stream(X)])
 
     def stream(self, files: Iterable[Path | str], reader: ImageReader | None = None) -> Stream:
@@ -338,10 +357,11 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         place = {label: position for position, label in enumerate(saved.classes)}
         total = Evaluation.of(saved.classes, np.empty(0, np.int64), np.empty((0, len(saved.classes))))
         if not (isinstance(images, str | Path) or is_files(images)):
-            pixels = as_images(images, saved.setup.shape)
+            pixels = as_images(images, saved.setup)
             named = as_labels(labels, len(pixels))
             truth = positions_of(named, place, known_only)
-            return total + Evaluation.of(saved.classes, truth[truth >= 0], self.predict_proba(pixels)[truth >= 0])
+            answers = saved.probabilities(pixels, self._params().device)
+            return total + Evaluation.of(saved.classes, truth[truth >= 0], answers[truth >= 0])
         files = labelled_files(images, labels, reader or self.reader())
         for position, paths in zip(positions_of(list(files), place, known_only), files.values(), strict=True):
             for _, answers in self.stream(paths, reader) if position >= 0 else ():
@@ -366,9 +386,10 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         file = path_of(path)
         saved = SavedModel.load(file, name)
         params = params_of(saved)
+        backbone = None if saved.setup.is_features else saved.setup.backbone
         if strange := sorted(set(params) - set(cls._get_param_names())):
             raise MdcgError(f"{shown(file)} has parameters unknown here: {listing(strange)}; update mdcg.")
-        learner = cls(**{**params, "backbone": saved.setup.backbone})
+        learner = cls(**{**params, "backbone": backbone})
         learner.saved_ = saved
         return learner
 
@@ -406,7 +427,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
+        tags.input_tags.three_d_array = True  # images, beside features
         return tags
 
     def __sklearn_is_fitted__(self) -> bool:

@@ -24,6 +24,7 @@ from mdcg.pixels.decode import ImageArray, ImageFormat, Resize
 from mdcg.saved import Label, Setup
 
 DEFAULT_SIZE = 64  # pixels of the side to which images of files are brought
+LARGEST = 1e30  # of a feature: its square is still a number
 Shape = tuple[int, int, int]  # channels, height, width
 
 Given = npt.ArrayLike | Tensor | Sequence[Path | str] | Path | str
@@ -40,6 +41,10 @@ def reader_of(setup: Setup | None, size: int | None, resize: Resize, on_error: O
     if setup is None:
         return ImageReader(ImageFormat(size or DEFAULT_SIZE, resize), on_error)
     channels, height, width = setup.shape
+    if setup.is_features:
+        raise InputError(
+            f"this model takes rows of {channels} features, not image files; give an array (n, {channels})."
+        )
     if height != width:
         raise InputError(f"this model takes images of {height} × {width} pixels; give arrays, files become squares.")
     if channels not in (1, 3):
@@ -99,11 +104,19 @@ def with_channels(images: ImageArray, shape: Shape | None) -> Tensor:
     return pixels.float().mean(-1, keepdim=True).to(torch.uint8) if shape and shape[0] == 1 else pixels
 
 
-def as_images(given: Any, shape: Shape | None) -> Tensor:
-    """Pixels as (n, height, width, channels), of the shape (channels, height, width) that is known, if it is."""
+def as_images(given: Any, setup: Setup | None) -> Tensor:
+    """Images as (n, height, width, channels) uint8, or features as (n, 1, 1, features) float32.
+
+    Rows of numbers, (n, features), are features; what a classifier was taught, it goes on with.
+    """
     if isinstance(given, str | Path):
         raise InputError(f"'{shown(given)}' is one path; give a list of paths, for instance [{said(str(given))}].")
-    x = as_array(given)
+    if setup and setup.is_features:
+        return _as_features(_numbers(given), setup)
+    x = as_array(given) if setup else _numbers(given)
+    if x.ndim == 2 and not setup:
+        return _as_features(x, None)
+    shape = setup.shape if setup else None
     wanted = f"(n, {shape[1]}, {shape[2]}, {shape[0]})" if shape else "(n, height, width, channels)"
     found = f"{x.dtype} of shape {x.shape}"
     if x.dtype != np.uint8 or x.ndim not in (3, 4) or 0 in x.shape[1:]:
@@ -115,10 +128,59 @@ def as_images(given: Any, shape: Shape | None) -> Tensor:
     return torch.from_numpy(np.require(x, requirements=["C", "W"]))
 
 
+class NotNumbers(InputError, TypeError):
+    """Features that are no numbers; a TypeError too, as scikit-learn's users expect."""
+
+
+def _numbers(given: Any) -> npt.NDArray[Any]:
+    """An array, also of numbers that came as objects, as some columns of a table do."""
+    try:
+        return as_array(given)
+    except InputError:
+        objects = given if isinstance(given, np.ndarray) else getattr(given, "values", None)
+        if not (isinstance(objects, np.ndarray) and objects.dtype == object and objects.ndim == 2):
+            raise
+        try:
+            return objects.astype(np.float64)
+        except Exception as error:
+            raise NotNumbers(f"features must be numbers ({reason_of(error)}); give floats or integers.") from error
+
+
+def _as_features(rows: npt.NDArray[Any], setup: Setup | None) -> Tensor:
+    """Features, as scikit-learn's estimators take them, and refuse them in its words."""
+    count = setup.shape[0] if setup else None
+    if rows.dtype.kind == "c":
+        raise InputError("Complex data not supported: features must be real numbers.")
+    if rows.ndim != 2:
+        wanted = f"(n, {count or 'features'})"
+        raise InputError(f"features must have shape {wanted}, one row each, not {rows.shape}. Reshape your data.")
+    if 0 in rows.shape:
+        what = "sample" if not len(rows) else "feature"
+        if what == "feature" or setup is None:
+            raise InputError(f"there are 0 {what}(s) (shape={rows.shape}) while a minimum of 1 is required; give some.")
+    if count is not None and rows.shape[1] != count:
+        raise InputError(
+            f"X has {rows.shape[1]} features, but Learner is expecting {count} features as input, those of the rows "
+            "that were learned."
+        )
+    refuse_larger_than_memory(rows.size * 4, "the features")
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = np.array(rows, np.float32, order="C")  # a copy: who gave them may change them
+    if np.isnan(found).any():
+        raise InputError("Input X contains NaN; repair or remove these rows.")
+    if not (np.abs(found) <= LARGEST).all():
+        raise InputError(f"Input X contains infinity or a value too large, beyond {LARGEST:g}; scale or remove it.")
+    return torch.from_numpy(found)[:, None, None]
+
+
 def as_labels(given: Any, images: int) -> list[Label]:
     """One label for each image: names, or numbers."""
     if isinstance(given, list | tuple) and len({isinstance(label, str) for label in given}) > 1:
         raise InputError("some labels are names and some are not; give all of them one or the other.")
+    if given is None:
+        raise InputError(
+            "there are no labels: learning requires y to be passed, but the target y is None; give one each."
+        )
     column = as_column(given, "the labels")
     if column.ndim and len(column) != images:
         raise InputError(f"there are {images} images and {len(column)} labels; give one label for each image.")
