@@ -55,8 +55,9 @@ def _flat(value: Any) -> list[Any]:
     return [part for one in value for part in _flat(one)] if isinstance(value, list) else [value]
 
 
-ODD = [b"a", Colour.RED, 1j, object(), Raising(), [Raising()], itertools.count(), [[[[[[1]]]]]], {(1,): 2}, range(10**12),
-       torch.ones(2, device="meta"), np.zeros(MOST + 1), np.array("2020", "M8[s]"), {"a": b"b"}]  # fmt: skip
+ODD = [b"a", Colour.RED, 1j, object(), Raising(), [Raising()], itertools.count(), [[[[[[1]]]]]], {(1,): 2},
+       range(10**12), torch.ones(2, device="meta"), np.zeros(MOST + 1), np.array("2020", "M8[s]"),
+       {"a": b"b"}]  # fmt: skip
 
 
 @pytest.mark.parametrize("given", ODD, ids=range(len(ODD)))

@@ -219,10 +219,11 @@ class SavedModel:
         where = compute(device, "fp32")
         model = self.model.to(where.device).eval()
         pixels = Pixels.of(self.setup, where.device, next(model.parameters()).dtype)
-        _, height, width = self.setup.shape
+        channels, height, width = self.setup.shape
+        each = channels if self.setup.is_features else height * width
         parts = [np.empty((0, len(self.classes)))]
         with _shortage_explained(), where.settings():
-            size = max(1, PIXELS_AT_ONCE // (height * width))
+            size = max(1, PIXELS_AT_ONCE // each)
             for start in range(0, len(images), size):
                 chunk = images[start : start + size].to(where.device)
                 logits = model(pixels.normalise(chunk)[None])[0, :, : len(self.classes)]

@@ -86,8 +86,10 @@ class Arguments(Part):
         self.labels = np.arange(6) % 2
         self.fresh = Learner("replay", memory=4, backbone="smallconv", epochs=1, hold_out=0.2, quiet=True)
         self.known = copy.deepcopy(self.fresh).learn(self.images, self.labels)
-        self.params, self.saved = self.known.get_params(), self.known.saved_
-        self.content = self.saved.content()
+        self.params = self.known.get_params()
+        self.rows = rng.normal(size=(6, 3))
+        self.featured = Learner("replay", memory=4, epochs=1, quiet=True).learn(self.rows, self.labels)
+        self.before = [(one, one.get_params(), one.saved_, one.saved_.content()) for one in (self.known, self.featured)]
         self.here = folder / "here"
         self._tidy()
         self.calls = self._calls()
@@ -134,9 +136,11 @@ class Arguments(Part):
             trouble = _no_sentence(str(error))
         except BaseException as error:
             trouble = f"{type(error).__name__}: {_first_line(error)}"
-        replaced = failed and self.known.__dict__.get("saved_") is not self.saved
-        changed = replaced or self.saved.content() != self.content
-        self.known.__dict__ |= {**self.params, "saved_": self.saved}
+        changed = False
+        for learner, params, saved, content in self.before:
+            replaced = failed and learner.__dict__.get("saved_") is not saved
+            changed |= replaced or saved.content() != content
+            learner.__dict__ |= {**params, "saved_": saved}
         return trouble or ("the classifier has changed" if changed else None)
 
     @contextlib.contextmanager
@@ -182,7 +186,8 @@ class Arguments(Part):
         images, labels, names = forms(self.images), forms(self.labels), forms(np.arange(2))
         more = forms(self.labels + 1)
         weights, numbers = forms(np.linspace(0, 1, 6)), forms(np.array([0.5]))
-        pair = {"images": images, "labels": labels}
+        pair, rows = {"images": images, "labels": labels}, forms(self.rows)
+        featured: Given = {"images": self.rows, "labels": self.labels}
         given: Given = {"images": self.images, "labels": self.labels}
 
         def learner(words: Given) -> Learner:
@@ -224,6 +229,11 @@ class Arguments(Part):
                  {**given, "labels": self.labels + 1, "order": None, "save_to": None}, {**pair, "labels": more}),
             Call("first learn", lambda own: learner({}).learn(own.pop("images"), own.pop("labels"), **own),
                  {**given, "order": None, "save_to": None}, {**pair, "order": names}),
+            Call("first learn of features", lambda own: learner({"backbone": None}).learn(own["images"], own["labels"]),
+                 featured, {"images": rows, "labels": labels}),
+            Call("learn more features", lambda own: self.featured.learn(own["images"], own["labels"]),
+                 {**featured, "labels": self.labels + 1}, {"images": rows, "labels": more}),
+            Call("predict of features", lambda own: self.featured.predict(**own), {"X": self.rows}, {"X": rows}),
             Call("learn a folder", lambda own: learner({}).learn(**own), {"images": "photos", "labels": None}, {}),
             Call("fit", lambda own: known.fit(own["images"], own["labels"]), given, pair),
             Call("partial_fit", lambda own: known.partial_fit(own["images"], own["labels"], own["classes"]),
