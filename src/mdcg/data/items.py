@@ -183,7 +183,7 @@ def _spooled(
                     )
                 shape = pixels.shape
                 file.write(np.ascontiguousarray(pixels).data)
-                labels.append(label.item() if getattr(label, "ndim", None) == 0 else label)
+                labels.append(_single(label, items.what, number))
             if not labels:
                 raise InputError(f"the {items.what} dataset has no image; give one that has some.")
             file.flush()
@@ -193,6 +193,16 @@ def _spooled(
         raise MachineError(
             f"cannot write into {cache_folder()}: {error.strerror or error}; make room there, or choose another folder "
             "with $MDCG_CACHE."
+        ) from error
+
+
+def _single(label: Any, what: str, number: int) -> Any:
+    """A label without the array around it, where it is in one."""
+    try:
+        return label.item() if getattr(label, "ndim", None) == 0 else label
+    except Exception as error:  # a tensor without values, anybody's object
+        raise InputError(
+            f"the label of the {what} image {number} cannot be read ({reason_of(error)}); repair the dataset."
         ) from error
 
 

@@ -137,7 +137,9 @@ def _numbers(given: Any) -> npt.NDArray[Any]:
     try:
         return as_array(given)
     except InputError:
-        objects = given if isinstance(given, np.ndarray) else getattr(given, "values", None)
+        objects = given
+        if type(given).__name__ == "DataFrame":  # columns of different kinds
+            objects = np.asarray(given)
         if not (isinstance(objects, np.ndarray) and objects.dtype == object and objects.ndim == 2):
             raise
         try:
