@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,14 +12,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 import numpy as np
 
 from mdcg import metrics
+from mdcg.arguments import flag, plain
 from mdcg.data import Dataset
 from mdcg.data.normalise import Named
-from mdcg.errors import MdcgError
+from mdcg.errors import InputError, MdcgError, said
 from mdcg.execute.plan import Undone
 from mdcg.execute.progress import messages
 from mdcg.execute.search import SearchResult, chosen_recipe, read_search, recipe_file, recipe_text, search_sweep
 from mdcg.execute.sweep import Sweep
 from mdcg.extras import extra
+from mdcg.files import path_of, shown
 from mdcg.methods.base import Passes, Preset, Value
 from mdcg.metrics import Matrix, spread
 from mdcg.models import Given
@@ -189,6 +190,9 @@ class Comparison(dict[str, Result]):
     def _settings(self) -> list[Setting]:
         if not self:
             raise MdcgError("a comparison without results has nothing to show; put some into it.")
+        for name, result in self.items():
+            if not isinstance(result, Result):
+                raise InputError(f"{said(name)} of the comparison is {said(result)}, no result; leave it out.")
         return [replace(result.setting, label=name) for name, result in self.items()]
 
 
@@ -237,7 +241,7 @@ class Search:
 
         One that a search wrote gives way to it, any other file only with `force`.
         """
-        recipe_file(Path(path), force).write(recipe_text(self.recipe))
+        recipe_file(path_of(path), flag(force, "force")).write(recipe_text(self.recipe))
 
 
 class RunOptions(TypedDict, total=False):
@@ -381,9 +385,8 @@ def search(
     >>> sorted(found.best)
     ['lam']
     """
-    grid = {key: value if isinstance(value, Value) else list(value) for key, value in (set or {}).items()}
-    given = {"scenario": scenario, "method": method, "memory": memory, "set": grid, "seeds": _listed(seeds), **asked}
-    with messages(quiet):
+    given = {"scenario": scenario, "method": method, "memory": memory, "set": set, "seeds": _seeds(seeds), **asked}
+    with messages(flag(quiet, "quiet")):
         sweep, keys = search_sweep(written({}), given, members=members, fresh=fresh, pixels=pixels, log=log)
         found = read_search(sweep, sweep.run(retry=fresh, quiet=quiet))
     return Search(found, chosen_recipe(keys, found), sweep)
@@ -395,9 +398,9 @@ def load_runs(path: Path | str = "runs", part: Part = "runs") -> pandas.DataFram
     A row per run has its settings (those of method and head as set.NAME), metrics, time and place; with the `part` "R"
     there is a row per accuracy, with "history" one per epoch.
     """
-    place, unreadable = Path(path).expanduser(), list[tuple[Path, str]]()
+    place, unreadable = path_of(path, home=True), list[tuple[Path, str]]()
     if not place.exists():
-        raise MdcgError(f"there is no folder {place}; give the folder of your runs, or an archive.")
+        raise MdcgError(f"there is no folder {shown(place)}; give the folder of your runs, or an archive.")
     found = list(Store(place).named(unreadable))
     for _, reason in unreadable:
         logger.warning("%s", reason)
@@ -405,12 +408,15 @@ def load_runs(path: Path | str = "runs", part: Part = "runs") -> pandas.DataFram
 
 
 def _sweep(keys: Mapping[str, Any], seeds: Iterable[int] | str | int, quiet: bool, **how: Any) -> Sweep:
-    with messages(quiet):  # a dataset may be downloaded
-        return Sweep.of(written({}), **how, **keys, seeds=_listed(seeds))
+    with messages(flag(quiet, "quiet")):  # a dataset may be downloaded
+        return Sweep.of(written({}), **how, **keys, seeds=_seeds(seeds))
 
 
-def _listed(seeds: Iterable[int] | str | int) -> list[int] | str | int:
-    return seeds if isinstance(seeds, str | int) else [operator.index(seed) for seed in seeds]
+def _seeds(given: Iterable[int] | str | int) -> Any:
+    """The seeds as plain values; None does not stand for the usual one here."""
+    if given is None:
+        raise InputError("seeds is None; give a number, several, or a text such as '0-4', or leave it out.")
+    return plain(given, "seeds")
 
 
 def results_of(sweep: Sweep, quiet: bool = False) -> Comparison:

@@ -5,18 +5,59 @@ from __future__ import annotations
 import difflib
 import errno
 from collections.abc import Iterable
+from pathlib import PurePath
+
+LONGEST = 4000  # characters of an error
 
 
 class MdcgError(Exception):
     """A mistake that the reader can fix: its text says what is wrong and what to do.
 
     The command line prints it as one sentence and exits with code 2. `about` is the key of a recipe that it concerns,
-    so that the line where that stands can be named too.
+    so that the line where that stands can be named too. What people have named may hold anything: the text is brought
+    to one line that can be printed.
+
+    >>> print(MdcgError("there is no file a\\nb\\x1b[31m; check the path."))
+    there is no file a\\nb\\x1b[31m; check the path.
     """
 
     def __init__(self, text: str, about: str | None = None) -> None:
-        super().__init__(text)
+        super().__init__(_cut(_printable(text), LONGEST))
         self.about = about
+
+
+def said(value: object, length: int = 60) -> str:
+    """A value as a sentence names it: on one line and not endless, whatever it is.
+
+    >>> said("x"), said([1, 2]), said(range(3)), said("y" * 100, 20), said(10**5000)
+    ("'x'", '[1, 2]', 'range(0, 3)', "'yyyyyyy…yyyyyyyyy'", 'int')
+    """
+    if isinstance(value, PurePath):
+        value = str(value)
+    if isinstance(value, str):
+        value = _cut(value, 4 * length)  # before it is written out
+    try:
+        text = repr(value) if isinstance(value, BRIEF) and _is_brief(value) else ""
+    except Exception:  # a number of too many digits, or an object of anybody's
+        text = ""
+    return _cut(_printable(text), length) if text else f"{type(value).__name__}"
+
+
+BRIEF = (str, int, float, bytes, type(None), list, tuple, dict, set, range)  # others say more than fits a sentence
+
+
+def _is_brief(value: object) -> bool:
+    return not isinstance(value, bytes | list | tuple | dict | set) or len(value) <= 8
+
+
+def _cut(text: str, length: int) -> str:
+    half = (length - 1) // 2
+    return text if len(text) <= length else f"{text[: length - 1 - half]}…{text[-half:]}"
+
+
+def _printable(text: str) -> str:
+    """The text with escapes for what would not be seen, or do something to a terminal."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 #: Whatever other people's code may raise: `sys.exit` there is no wish of the person who gave the command.
@@ -86,17 +127,18 @@ class Busy(MdcgError):
 MANY, FEW = 60, 10  # names: more than so many are not told, but so few of them
 
 
-def unknown(kind: str, name: str, known: Iterable[str], about: str | None = None) -> MdcgError:
+def unknown(kind: str, name: object, known: Iterable[str], about: str | None = None) -> MdcgError:
     """The error for a name that does not exist, with the nearest one that does, and all of them unless they are many.
 
     >>> str(unknown("method", "replya", ["naive", "replay"]))
     "unknown method 'replya'; did you mean 'replay'? Known: naive, replay."
     """
     names = sorted(known)
+    text = _cut(name, 200) if isinstance(name, str) else said(name)
     small = {known_name.lower(): known_name for known_name in names}
-    near = difflib.get_close_matches(name.lower(), small, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(text.lower(), small, n=1, cutoff=0.6)
     hint = f"; did you mean '{small[near[0]]}'?" if near else "."
     known_names = f"Known: {', '.join(names)}." if names else "There is none."
     if len(names) > MANY:
         known_names = f"Known: {', '.join(names[:FEW])} and {len(names) - FEW:,} others."
-    return MdcgError(f"unknown {kind} '{name}'{hint} {known_names}", about)
+    return MdcgError(f"unknown {kind} '{text}'{hint} {known_names}", about)

@@ -54,7 +54,7 @@ class Classifier(nn.Module):
         super().__init__()
         if len(model.seeds) != 1:
             raise MdcgError(f"a classifier is made of one member, not of {len(model.seeds)}; choose one of them.")
-        self.mean, self.std, self.classes = mean, std, classes
+        self.mean, self.std, self.white, self.classes = mean, std, 255, classes
         pixels = Pixels.of(self, torch.device("cpu"), torch.float32)
         self.register_buffer("scale", pixels.scale)
         self.register_buffer("shift", pixels.shift)

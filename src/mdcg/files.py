@@ -25,7 +25,7 @@ from typing import BinaryIO
 
 from filelock import BaseFileLock, FileLock, Timeout
 
-from mdcg.errors import TROUBLE, Busy, MachineError, MdcgError
+from mdcg.errors import TROUBLE, Busy, InputError, MachineError, MdcgError, reason_of, said
 
 try:
     import fcntl
@@ -228,6 +228,26 @@ def open_file(path: Path, pipe: bool = False) -> BufferedReader:
     if waiting:
         os.set_blocking(handle, True)
     return os.fdopen(handle, "rb")
+
+
+def path_of(given: object, home: bool = False) -> Path:
+    """The path that a person gives in Python; what cannot be the path of any file is refused.
+
+    With `home`, ~ is one's own folder: for what is not named file by file.
+    """
+    if not isinstance(given, str | os.PathLike):
+        raise InputError(f"a file is named by its path, a text or a Path, not by {said(given)}.")
+    try:
+        path = Path(given).expanduser() if home else Path(given)
+        path.lstat()
+    except (ValueError, TypeError, RuntimeError) as error:  # a zero byte, no characters, ~nobody
+        raise InputError(f"{said(given)} cannot be a path ({reason_of(error)}); check it.") from error
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise InputError(f"'{shown(path, 80)}' is too long to be a path; check it.") from error
+    except Exception as error:  # an object of anybody's that calls itself a path
+        raise InputError(f"a {type(given).__name__} gives no path ({reason_of(error)}); give a text.") from error
+    return path
 
 
 def readable(path: Path) -> str:

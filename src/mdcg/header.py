@@ -12,11 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any
 
+import torch
 from pydantic import AfterValidator, BaseModel, TypeAdapter, ValidationError, model_validator
 
 from mdcg.errors import MdcgError
 from mdcg.methods.base import Passes, Value
 from mdcg.models import HEADS
+from mdcg.models.features import FEATURES
 from mdcg.stored import Count, Counted, NotNegative, Number, Seed, Share, Whole, plain
 from mdcg.tensors import Damaged
 from mdcg.train.group import Augmentation, Numbers, OptimizerName, ScheduleName, Training
@@ -71,6 +73,21 @@ class Setup:
     jitter_strength: NotNegative = Numbers.jitter_strength
     randaugment_m: NotNegative = Numbers.randaugment_m
     mix_alpha: NotNegative = Numbers.mix_alpha
+
+    @property
+    def is_features(self) -> bool:
+        """Whether it takes rows of features: as images of one pixel, each feature a channel, in float32."""
+        return self.backbone == FEATURES
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of its images."""
+        return torch.float32 if self.is_features else torch.uint8
+
+    @property
+    def white(self) -> int:
+        """The value of a white pixel; 1 of features."""
+        return 1 if self.is_features else 255
 
     @property
     def numbers(self) -> Numbers:
@@ -194,6 +211,8 @@ def _check(setup: Setup) -> None:
         raise Damaged(
             f"its images have {height:,} × {width:,} pixels in {channels:,} channels, more than {MOST_PIXELS:,} numbers"
         )
+    if setup.is_features and (height, width) != (1, 1):
+        raise Damaged(f"its features have shape {setup.shape}")
     if not len(setup.mean) == len(setup.std) == channels or min(setup.std) <= 0:
         raise Damaged("mean and std do not fit its images")
 

@@ -165,5 +165,5 @@ def balanced_shares(total: int, available: list[int], rng: np.random.Generator) 
 class Exemplars:
     """The memory's own copy of its images, for when it must outlive the dataset."""
 
-    images: Tensor  # (n, height, width, channels) uint8
+    images: Tensor  # (n, height, width, channels) uint8; features (n, 1, 1, features) float32
     positions: Tensor  # (n,) class position of each

@@ -51,7 +51,7 @@ class Registry(Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         self._read_entry_points()
-        if name not in self._known:
+        if not isinstance(name, str) or name not in self._known:
             raise unknown(self.kind, name, self._known, about=self.kind)
         return self._known[name]
 

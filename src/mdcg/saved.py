@@ -84,10 +84,11 @@ class SavedModel:
         where = compute(device, "fp32")
         model = self.model.to(where.device).eval()
         pixels = Pixels.of(self.setup, where.device, next(model.parameters()).dtype)
-        _, height, width = self.setup.shape
+        channels, height, width = self.setup.shape
+        each = channels if self.setup.is_features else height * width
         parts = [np.empty((0, len(self.classes)))]
         with _shortage_explained(), where.settings():
-            size = max(1, PIXELS_AT_ONCE // (height * width))
+            size = max(1, PIXELS_AT_ONCE // each)
             for start in range(0, len(images), size):
                 chunk = images[start : start + size].to(where.device)
                 logits = model(pixels.normalise(chunk)[None])[0, :, : len(self.classes)]
@@ -219,7 +220,7 @@ def _parsed(tensors: dict[str, Tensor], header: Mapping[str, Any]) -> SavedModel
     if head.learns:
         kept = Kept(
             optimizer={name: value for name, value in tensors.items() if is_kind(name.split(".")[0])},
-            memory=_exemplars(tensors, "memory") or no_exemplars(setup.shape),
+            memory=_exemplars(tensors, "memory") or no_exemplars(setup),
             second=_exemplars(tensors, "second"),
             seen=_exemplars(tensors, "seen"),
             logits=tensors.get("logits"),
@@ -269,8 +270,10 @@ def _check(held: Exemplars | None, setup: Setup, classes: int) -> None:
     if held is None:
         return
     channels, height, width = setup.shape
-    if held.images.dtype != torch.uint8 or held.images.shape[1:] != (height, width, channels):
+    if held.images.dtype != setup.dtype or held.images.shape[1:] != (height, width, channels):
         raise Damaged("its images do not fit its network")
+    if setup.is_features and not held.images.isfinite().all():
+        raise Damaged("its features are no numbers")
     positions = held.positions
     if (positions.dtype, positions.shape) != (torch.int64, held.images.shape[:1]) or (
         len(positions) and not 0 <= int(positions.min()) <= int(positions.max()) < classes
@@ -298,10 +301,10 @@ def _check_kept(kept: Kept, model: Model) -> None:
             raise Damaged("its logits do not fit its memory")
 
 
-def no_exemplars(shape: tuple[int, int, int]) -> Exemplars:
-    """No images at all, of this shape."""
-    channels, height, width = shape
-    return Exemplars(torch.empty(0, height, width, channels, dtype=torch.uint8), torch.empty(0, dtype=torch.int64))
+def no_exemplars(setup: Setup) -> Exemplars:
+    """No images at all, of those that a classifier takes."""
+    channels, height, width = setup.shape
+    return Exemplars(torch.empty(0, height, width, channels, dtype=setup.dtype), torch.empty(0, dtype=torch.int64))
 
 
 def _kept(group: Group, state: State, k: int) -> Kept:

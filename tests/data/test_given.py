@@ -198,7 +198,7 @@ BOTH: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "there is already a dataset named 'c10'": ((IMAGES, LABELS), None, {"name": "c10"}),
     "unknown setting 'pading'; did you mean 'padding'": ((IMAGES, LABELS), None, {"pading": 1}),
     "the padding of a random crop cannot be -1": ((IMAGES, LABELS), None, {"padding": -1}),
-    "padding is 1.5 and flip False": ((IMAGES, LABELS), None, {"padding": 1.5}),
+    "padding is 1.5; give a number of pixels": ((IMAGES, LABELS), None, {"padding": 1.5}),
     "mean or std is 0.5; give a list": ((IMAGES, LABELS), None, {"mean": 0.5, "std": 0.5}),
     "mean and std belong together": ((IMAGES, LABELS), None, {"mean": [0.5] * 3}),
     "mean and std of own need one number for each of 3": ((IMAGES, LABELS), None, {"mean": [0.5], "std": [0.5]}),

@@ -437,7 +437,7 @@ GIVEN: dict[str, tuple[Any, str]] = {
     "none": (None, "images must be an array of uint8"),
     "ragged": ([[1, 2], [3]], "images must be an array of uint8"),
     "objects": ([object()], "images must be an array of uint8"),
-    "a generator": ((image for image in IMAGES), "images must be an array of uint8"),
+    "a generator": ((image for image in IMAGES), "images come one by one from a generator"),
 }
 
 

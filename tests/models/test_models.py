@@ -14,7 +14,8 @@ from mdcg.draws import Purpose, stream
 from mdcg.errors import MdcgError
 from mdcg.models import build_backbone, build_model
 from mdcg.models import stacked as stacking
-from mdcg.models.backbones import BACKBONES, MEMBERED, register_backbone
+from mdcg.models.backbones import BACKBONES, MEMBERED, backbone_names, register_backbone
+from mdcg.models.features import FEATURES
 from mdcg.models.layers import Conv2d
 from mdcg.models.stacked import Stacked
 from mdcg.train.optimizer import SGD
@@ -106,7 +107,7 @@ def test_sizes(name: str, parameters: int, features: int) -> None:
     assert backbone.features == features
 
 
-@pytest.mark.parametrize("name", MEMBERED)
+@pytest.mark.parametrize("name", sorted({*MEMBERED} - {FEATURES}))
 def test_depth_and_member_axis(name: str) -> None:
     backbone = build_backbone(name, (3, 32, 32), rngs([3, 4, 5]))
     assert all(len(value) == 3 for value in backbone.state_dict().values())
@@ -294,3 +295,12 @@ def test_built_in_names_are_taken() -> None:
 def test_unknown_backbone() -> None:
     with pytest.raises(MdcgError, match="did you mean 'smallconv'"):
         build_backbone("smalconv", (3, 8, 8), rngs([0]))
+
+
+def test_features_are_handed_on() -> None:
+    backbone = build_backbone(FEATURES, (5, 1, 1), rngs([3, 4]))
+    images = torch.randn(2, 7, 5, 1, 1)
+    assert backbone.features == 5
+    assert (backbone(images) == images[..., 0, 0]).all()
+    assert not list(backbone.parameters())
+    assert FEATURES not in backbone_names()

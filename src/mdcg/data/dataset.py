@@ -10,6 +10,7 @@ from typing import Any, Unpack
 import numpy as np
 from torch import Tensor
 
+from mdcg.arguments import plain
 from mdcg.data import items, own
 from mdcg.data.cache import cached
 from mdcg.data.class_names import warn_of_look_alikes
@@ -22,6 +23,7 @@ from mdcg.data.record import DatasetRecord
 from mdcg.data.registry import record_of
 from mdcg.draws import Ints
 from mdcg.errors import InputError
+from mdcg.files import path_of
 from mdcg.pixels.decode import ImageFormat
 
 
@@ -29,7 +31,7 @@ from mdcg.pixels.decode import ImageFormat
 class Split:
     """The images and labels for training, or those for testing."""
 
-    images: Tensor  # (n, height, width, channels) uint8, possibly memory-mapped
+    images: Tensor  # (n, height, width, channels) uint8, possibly memory-mapped; features (n, 1, 1, features) float32
     labels: Ints  # (n,)
 
     def __len__(self) -> int:
@@ -127,7 +129,7 @@ class Dataset:
         """
         own.check(name, prepared)
         splits = items.of_torch(train, "training"), None if test is None else items.of_torch(test, "test")
-        format = None if size is None else ImageFormat(size)
+        format = None if size is None else ImageFormat(plain(size, "size"))
         return cls._own(name, items.stored(name, *splits, class_names, channels, format), prepared)
 
     @classmethod
@@ -155,7 +157,7 @@ class Dataset:
             items.of_huggingface(train, image, label, "training"),
             None if test is None else items.of_huggingface(test, image, label, "test"),
         )
-        format = None if size is None else ImageFormat(size)
+        format = None if size is None else ImageFormat(plain(size, "size"))
         return cls._own(name, items.stored(name, *splits, class_names, channels, format), prepared)
 
     @classmethod
@@ -166,10 +168,11 @@ class Dataset:
 
         Images are brought to `size` × `size` pixels, 32 if it is left out. Without a name it has that of the folder.
         """
-        chosen = name_of(Path(path).expanduser().resolve()) if name is None else name
+        folder = path_of(path, home=True)
+        chosen = name_of(folder.resolve()) if name is None else name
         own.check(chosen, prepared)
-        record = record_of(f"{FOLDER}{path}")
-        return cls._own(chosen, content_of(record, record.source(None, size, None)), prepared)
+        record = record_of(f"{FOLDER}{folder}")
+        return cls._own(chosen, content_of(record, record.source(None, plain(size, "size"), None)), prepared)
 
     @classmethod
     def _own(cls, name: str, content: Arrays, prepared: Prepared) -> Dataset:
@@ -199,6 +202,11 @@ class Dataset:
         """The shape of one image: (channels, height, width)."""
         _, height, width, channels = self.train.images.shape
         return channels, height, width
+
+    @property
+    def white(self) -> int:
+        """The value of a white pixel; 1 where rows of features take the place of images."""
+        return 1 if self.train.images.is_floating_point() else 255
 
     def counts(self) -> Ints:
         """The number of training images of each class."""

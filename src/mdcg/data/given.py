@@ -6,8 +6,9 @@ Images may be more than fit into memory: they are looked at, and where needed co
 from __future__ import annotations
 
 import hashlib
+import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mdcg.arguments import plain, refuse_endless, refuse_larger_than_memory, texts
 from mdcg.data.cache import write_arrays
 from mdcg.data.content import (
     Arrays,
@@ -29,13 +31,16 @@ from mdcg.data.content import (
     statistics_of,
 )
 from mdcg.draws import Ints
-from mdcg.errors import InputError, unknown
+from mdcg.errors import InputError, reason_of, said, unknown
 from mdcg.pixels.decode import ImageArray
 from mdcg.tensors import Pieces
 
 LONGEST = 200  # characters of a class's name
+MOST_LISTED = 10**7  # values of a list, each of them an object
+LARGEST_LABEL = 2**63  # whole numbers are below it
 SLACK = 1e-6  # by which floats may leave 0..1: what resizing computes is not exact
 Channels = Literal["first", "last"]
+Numbers = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,7 @@ class Images:
         """All images at once: the array itself where it is ready, else a copy."""
         if self.is_ready:
             return _as_tensor(self.array.reshape(self.shape))
+        refuse_larger_than_memory(math.prod(self.shape), f"the {self.what} images")
         whole, end = np.empty(self.shape, np.uint8), 0
         for piece in self.pieces():
             whole[end : end + len(piece)] = piece
@@ -126,8 +132,8 @@ class Images:
 
 def _place_of_channels(shape: tuple[int, ...], channels: Channels | None, what: str) -> Channels:
     if channels is not None:
-        if channels not in get_args(Channels):
-            raise unknown("place of the channels", str(channels), get_args(Channels))
+        if not isinstance(channels, str) or channels not in get_args(Channels):
+            raise unknown("place of the channels", channels, get_args(Channels))
         return channels
     if len(shape) == 3:
         return "last"
@@ -140,19 +146,68 @@ def _place_of_channels(shape: tuple[int, ...], channels: Channels | None, what: 
     return "first" if first else "last"
 
 
-def as_array(given: Any, what: str = "images") -> npt.NDArray[Any]:
+def as_array(
+    given: Any, what: str = "images", kinds: str = "an array of uint8 from 0 to 255, all of one size"
+) -> Numbers:
     """Numbers as one array, not copied where they are one already."""
     try:
-        if isinstance(given, Tensor):
-            whole = given.detach().cpu()
-            return (whole.float() if whole.dtype == torch.bfloat16 else whole).numpy()
-        array = np.asarray(given)
+        array = _dense(given) if isinstance(given, Tensor) else _gathered(given, what)
         if array.dtype.kind not in "biufc":
             raise TypeError(f"it holds {array.dtype}")
-    except (TypeError, ValueError, RuntimeError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise InputError(f"{what} must be an array of uint8 from 0 to 255, all of one size ({reason}).") from error
+    except InputError:
+        raise
+    except Exception as error:  # objects of anybody's say what they like when they are asked for their numbers
+        raise InputError(f"{what} must be {kinds} ({reason_of(error)}).") from error
     return array
+
+
+def as_column(given: Any, what: str) -> npt.NDArray[Any]:
+    """Labels as an array, of whatever kind they are; who asks says which kinds may be."""
+    if given is None or isinstance(given, str | bytes):
+        raise InputError(f"{what} are {'missing' if given is None else 'one text'}; give one for each image.")
+    try:
+        if isinstance(given, Mapping | Set):
+            raise TypeError(f"it is a {type(given).__name__}, which has no order")
+        labels = _dense(given) if isinstance(given, Tensor) else _gathered(given, what)
+        if not labels.ndim:
+            raise InputError(f"{what} have shape (); give one for each image.")
+        return labels
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{what} are no list of names or whole numbers ({reason_of(error)}); give one for each image."
+        ) from error
+
+
+def plain_label(label: Any) -> Any:
+    """A label by Python's own type, where it is a name or a number."""
+    value = label.item() if isinstance(label, np.generic) else label
+    if isinstance(value, np.longdouble):
+        return float(value)
+    return plain(value, "a label") if isinstance(value, str | bool | int | float) else label
+
+
+def _dense(given: Tensor) -> npt.NDArray[Any]:
+    """The values of a tensor that has them, one beside the other."""
+    if given.is_nested or given.layout is not torch.strided:
+        raise TypeError("it is sparse or nested; give a dense tensor, as .to_dense() makes one")
+    if given.is_meta:
+        raise TypeError("it is on the device meta, without values")
+    whole = given.detach().cpu().resolve_conj().resolve_neg()
+    narrow = whole.is_floating_point() and (whole.dtype == torch.bfloat16 or whole.itemsize < 2)
+    return (whole.float() if narrow else whole).numpy()  # numpy has no such floats
+
+
+def _gathered(given: Any, what: str) -> npt.NDArray[Any]:
+    refuse_endless(given, what)
+    if hasattr(given, "toarray") and not isinstance(given, np.ndarray):
+        raise TypeError("it is sparse; give a dense array, as .toarray() makes one")
+    if isinstance(given, np.ma.MaskedArray) and given.mask is not np.ma.nomask and given.mask.any():
+        raise TypeError("some of it is masked; fill it, as .filled(…) does, or leave it out")
+    if not hasattr(given, "__array__") and isinstance(given, Sequence) and len(given) > MOST_LISTED:
+        raise TypeError(f"it is a list of {len(given):,}; give an array")
+    return np.asarray(given)
 
 
 def _as_tensor(array: ImageArray) -> Tensor:
@@ -179,6 +234,7 @@ class Parts:
         class_names: Sequence[str] | None,
     ) -> Parts:
         """Number the classes and, without a test set, hold a share of each out; refuse what cannot be trained on."""
+        class_names = None if class_names is None else names_of(class_names)
         images, labels = train[0], _column(train[1], train[0])
         others = _column(test[1], test[0]) if test else None
         names, numbers = _classes(labels, others, class_names)
@@ -245,32 +301,41 @@ class Parts:
 def _column(given: Any, images: Images) -> npt.NDArray[Any]:
     """One label for each image: all names, or all whole numbers."""
     what, count = f"the {images.what} labels", images.shape[0]
-    if given is None or isinstance(given, str):
-        raise InputError(f"{what} are {'missing' if given is None else 'one text'}; give one for each image.")
-    try:
-        labels = np.asarray(given.detach().cpu() if isinstance(given, Tensor) else given)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{what} are no list of names or whole numbers; give one for each image.") from error
+    labels = as_column(given, what)
     if labels.ndim != 1:
         raise InputError(f"{what} have shape {labels.shape}; give one name or whole number for each image, as (n,).")
     if len(labels) != count:
         raise InputError(f"there are {count} {images.what} images and {len(labels)} labels; give one for each image.")
-    named = {isinstance(label, str) for label in (given if isinstance(given, list | tuple) else labels)}
-    if len(named) > 1:
-        raise InputError(f"some of {what} are names and some are not; give all of them one or the other.")
-    if named == {True}:
-        return labels.astype(object)
+    if labels.dtype.kind not in "biuf":
+        single = [plain_label(label) for label in (given if isinstance(given, list | tuple) else labels)]
+        if len({isinstance(label, str) for label in single}) > 1:
+            raise InputError(f"some of {what} are names and some are not; give all of them one or the other.")
+        if isinstance(single[0], str):
+            return np.fromiter(single, object, count)
+        labels = _numbers_of(single, labels)
     return _whole(labels, what)
+
+
+def _numbers_of(labels: list[Any], otherwise: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Labels that came as objects, as an array of numbers if they are such."""
+    if not all(type(label) in (int, float) for label in labels):
+        return otherwise
+    array = np.array(labels)
+    return array if array.dtype.kind in "iuf" else otherwise
 
 
 def _whole(labels: npt.NDArray[Any], what: str) -> Ints:
     if labels.dtype.kind == "f":
         odd = labels[~(np.isfinite(labels) & (labels == np.rint(labels)))]
         if len(odd):
-            raise InputError(f"{what} are no whole numbers: one is {odd[0]:g}; give whole numbers, or names.")
+            raise InputError(f"{what} are no whole numbers: one is {float(odd[0]):g}; give whole numbers, or names.")
+        if np.abs(labels).max(initial=0) >= LARGEST_LABEL:
+            raise InputError(f"{what} go up to {float(np.abs(labels).max()):g}; give smaller numbers, or names.")
     elif labels.dtype.kind not in "iu":
         kind = "true and false" if labels.dtype.kind == "b" else str(labels.dtype)
         raise InputError(f"{what} are {kind}; give whole numbers, or names.")
+    elif labels.dtype.kind == "u" and labels.max(initial=0) >= LARGEST_LABEL:
+        raise InputError(f"{what} go up to {labels.max()}; give smaller numbers, or names.")
     return labels.astype(np.int64)
 
 
@@ -296,24 +361,28 @@ def _classes(
 
 def _known(train: npt.NDArray[Any], names: Sequence[str] | None) -> dict[Any, int]:
     """The number of the class that a label means: by its order, or by that of the names."""
-    texts = train.dtype == object
+    named = train.dtype == object
     if names is None:
         found = sorted(set(train.tolist()))
-        for name in found if texts else ():
+        for name in found if named else ():
             check_class_name(name)
         return {label: number for number, label in enumerate(found)}
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-        raise InputError("class_names must be a list of texts; give one for each class.")
     for name in names:
         check_class_name(name)
     if len(set(names)) < len(names):
         twice = next(name for name in names if list(names).count(name) > 1)
         raise InputError(f"class_names has '{twice}' twice; give each class a name of its own.")
-    return {name if texts else number: number for number, name in enumerate(names)}
+    return {name if named else number: number for number, name in enumerate(names)}
+
+
+def names_of(given: Any) -> list[str]:
+    """The names of classes, in the order in which they are given: a list, or a column of a table."""
+    if isinstance(given, str | Mapping | Set) or getattr(given, "ndim", 1) != 1:
+        raise InputError("class_names must be a list of texts; give one for each class.")
+    return texts(given, "class_names")
 
 
 def check_class_name(name: str) -> None:
     """Refuse a text that cannot name a class."""
     if not name.strip() or len(name) > LONGEST or not name.isprintable():
-        shown = repr(name if len(name) <= 40 else f"{name[:40]}…")
-        raise InputError(f"{shown} cannot name a class; use a line of 1 to {LONGEST} printable characters.")
+        raise InputError(f"{said(name, 40)} cannot name a class; use a line of 1 to {LONGEST} printable characters.")

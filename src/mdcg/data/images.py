@@ -12,7 +12,7 @@ import numpy as np
 
 from mdcg.data.given import check_class_name
 from mdcg.draws import Ints
-from mdcg.errors import MachineError, MdcgError, unknown
+from mdcg.errors import MachineError, MdcgError, said, unknown
 from mdcg.files import readable, shown
 from mdcg.pixels.decode import (
     DAMAGED,
@@ -60,8 +60,8 @@ class ImageReader:
     skipped: list[tuple[Path, str]] = field(default_factory=list)  # file, and why in a word
 
     def __post_init__(self) -> None:
-        if self.on_error not in get_args(OnError):
-            raise unknown("answer to an error", str(self.on_error), get_args(OnError))
+        if not isinstance(self.on_error, str) or self.on_error not in get_args(OnError):
+            raise unknown("answer to an error", self.on_error, get_args(OnError))
 
     def find(self, named: PathLike | Iterable[PathLike]) -> list[Path]:
         """Image files that a person names: files, which may be called anything, and folders.
@@ -69,7 +69,7 @@ class ImageReader:
         Of a folder, its images are found and those in its sub-folders.
         """
         found = []
-        for path in map(_path, [named] if isinstance(named, str | os.PathLike) else named):
+        for path in map(path_named, [named] if isinstance(named, str | os.PathLike) else named):
             if not _is_folder(path):
                 found.append(path)
                 continue
@@ -84,7 +84,7 @@ class ImageReader:
 
     def find_classes(self, root: PathLike) -> dict[str, list[Path]]:
         """The image files of each class, by the name of its folder in `root`."""
-        path = _path(root)
+        path = path_named(root)
         loose, folders = self._scan(path)
         self.skipped += [(file, "outside the class folders") for file in loose]
         classes: dict[str, list[Path]] = {}
@@ -105,7 +105,7 @@ class ImageReader:
 
     def read(self, files: Iterable[PathLike]) -> tuple[ImageArray, Ints]:
         """All images (n, size, size, 3) at once, and the place among the files of each."""
-        paths = [_path(file) for file in files]
+        paths = [path_named(file) for file in files]
         try:
             images = np.empty((len(paths), self.format.size, self.format.size, 3), np.uint8)
         except MemoryError as error:
@@ -135,11 +135,15 @@ class ImageReader:
 
     def stream(self, files: Iterable[PathLike], batch: int = 256) -> Iterator[tuple[list[Path], ImageArray]]:
         """Batches of files and their images (n, size, size, 3): however many files there are, few are in memory."""
-        if batch < 1:
-            raise MdcgError(f"a batch cannot hold {batch} images; give 1 or more.")
+        if not isinstance(batch, int) or batch < 1:
+            raise MdcgError(f"a batch cannot hold {said(batch)} images; give 1 or more.")
+        try:
+            every = iter(files)
+        except Exception as error:  # whatever it is, it is no list
+            raise MdcgError(f"files are named in a list, not by {said(files)}; give their paths.") from error
         paths: list[Path] = []
         images: list[ImageArray] = []
-        for _, path, image in self._usable(ahead(self._attempt, map(_path, files))):
+        for _, path, image in self._usable(ahead(self._attempt, map(path_named, every))):
             paths.append(path)
             images.append(image)
             if len(paths) == batch:
@@ -214,11 +218,12 @@ def _encoded(path: Path) -> Encoded:
     return Encoded(shown(path), path)
 
 
-def _path(named: PathLike) -> Path:
+def path_named(named: PathLike) -> Path:
+    """The path of a file that a person has named, which need not be there."""
     try:
         return Path(named)
-    except TypeError as error:
-        raise MdcgError(f"a file is named by its path, not by {shown(repr(named), 60)}.") from error
+    except Exception as error:  # an object that only looks like a path
+        raise MdcgError(f"a file is named by its path, not by {said(named)}.") from error
 
 
 def _is_folder(named: Path | os.DirEntry[str]) -> bool:

@@ -19,7 +19,7 @@ from PIL import Image
 from mdcg.data.cache import cache_folder, cached
 from mdcg.data.content import Arrays
 from mdcg.data.given import Channels, Images, Parts, as_array
-from mdcg.errors import InputError, MachineError, MdcgError, unknown
+from mdcg.errors import InputError, MachineError, MdcgError, reason_of, unknown
 from mdcg.pixels.decode import VERSION, ImageArray, ImageFormat, pixels_of
 
 LOOKED_AT_TWICE = 8  # images, to find out whether a dataset always gives the same ones
@@ -45,9 +45,9 @@ class Items:
         except MdcgError:
             raise
         except Exception as error:  # a dataset is anybody's code
-            reason = (str(error).splitlines() or [""])[0].rstrip(".")
             raise InputError(
-                f"the {self.what} image {number} cannot be read ({type(error).__name__}: {reason}); repair the dataset."
+                f"the {self.what} image {number} cannot be read ({type(error).__name__}: {reason_of(error)}); repair "
+                "the dataset."
             ) from error
 
 
@@ -55,7 +55,7 @@ def of_torch(data: Any, what: str) -> Items:
     """The items of a map-style dataset of torch."""
     try:
         count, get = len(data), data.__getitem__
-    except (TypeError, AttributeError, NotImplementedError) as error:
+    except Exception as error:  # a dataset is anybody's code
         raise InputError(
             f"the {what} dataset is {type(data).__name__}, which has no length or no items by number; give a map-style "
             "dataset, for instance the one that a DataLoader has as .dataset."
@@ -77,21 +77,23 @@ def of_torch(data: Any, what: str) -> Items:
 
 def of_huggingface(data: Any, image: str, label: str, what: str) -> Items:
     """The items of a `datasets.Dataset`: two of its columns, read row by row."""
-    columns = getattr(data, "column_names", None)
-    if not isinstance(columns, list) or not hasattr(data, "__len__"):
+    try:
+        columns, count = list(data.column_names), len(data)
+        names = getattr((getattr(data, "features", None) or {}).get(label), "names", None)
+        stamp = str(getattr(data, "_fingerprint", "") or "")
+    except Exception as error:  # whatever it is, it is no such dataset
         raise InputError(
             f"the {what} dataset is {type(data).__name__}, no datasets.Dataset; give one that is not streamed."
-        )
+        ) from error
     for column in (image, label):
-        if column not in columns:
+        if not isinstance(column, str) or column not in columns:
             raise unknown(f"column of the {what} dataset", column, columns)
 
     def item(number: int) -> Item:
         row = data[number]
         return row[image], row[label]
 
-    names = getattr((getattr(data, "features", None) or {}).get(label), "names", None)
-    return Items(len(data), item, what, names, str(getattr(data, "_fingerprint", "") or ""))
+    return Items(count, item, what, names, stamp)
 
 
 def splits_of(data: Any, test: Any) -> tuple[Any, Any]:
@@ -181,7 +183,7 @@ def _spooled(
                     )
                 shape = pixels.shape
                 file.write(np.ascontiguousarray(pixels).data)
-                labels.append(label.item() if getattr(label, "ndim", None) == 0 else label)
+                labels.append(_single(label, items.what, number))
             if not labels:
                 raise InputError(f"the {items.what} dataset has no image; give one that has some.")
             file.flush()
@@ -191,6 +193,16 @@ def _spooled(
         raise MachineError(
             f"cannot write into {cache_folder()}: {error.strerror or error}; make room there, or choose another folder "
             "with $MDCG_CACHE."
+        ) from error
+
+
+def _single(label: Any, what: str, number: int) -> Any:
+    """A label without the array around it, where it is in one."""
+    try:
+        return label.item() if getattr(label, "ndim", None) == 0 else label
+    except Exception as error:  # a tensor without values, anybody's object
+        raise InputError(
+            f"the label of the {what} image {number} cannot be read ({reason_of(error)}); repair the dataset."
         ) from error
 
 

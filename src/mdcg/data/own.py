@@ -10,10 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypedDict
 
+from mdcg.arguments import flag, plain
 from mdcg.data.content import Arrays
 from mdcg.data.record import NAME, Bundled, Preprocessing
 from mdcg.data.registry import DATASETS
-from mdcg.errors import InputError, unknown
+from mdcg.errors import InputError, said, unknown
+from mdcg.stored import HUGE
+
+MOST_PADDING = 1024  # pixels
 
 
 class Prepared(TypedDict, total=False):
@@ -53,17 +57,20 @@ class Own(Bundled):
 
 def _preprocessing(asked: Prepared, usual: Preprocessing) -> Preprocessing:
     """The usual preprocessing, but for what is asked for."""
-    padding, flip = asked.get("padding", usual.padding), asked.get("flip", usual.flip)
-    if not isinstance(padding, int) or not isinstance(flip, bool):
-        raise InputError(f"padding is {padding!r} and flip {flip!r}; give a number of pixels, and True or False.")
+    padding = plain(asked.get("padding", usual.padding), "padding")
+    if type(padding) is not int or not padding <= MOST_PADDING:
+        raise InputError(f"padding is {said(padding)}; give a number of pixels, up to {MOST_PADDING}.")
+    flip = flag(asked.get("flip", usual.flip), "flip")
     return Preprocessing(padding, flip, _numbers(asked.get("mean")), _numbers(asked.get("std")))
 
 
 def _numbers(given: Sequence[float] | None) -> tuple[float, ...] | None:
-    try:
-        return None if given is None else tuple(map(float, given))
-    except (TypeError, ValueError) as error:
-        raise InputError(f"mean or std is {given!r}; give a list with a number for each channel.") from error
+    numbers = plain(given, "mean or std")
+    if numbers is None:
+        return None
+    if not isinstance(numbers, list) or not all(type(one) in (int, float) and abs(one) < HUGE for one in numbers):
+        raise InputError(f"mean or std is {said(given)}; give a list with a number for each channel.")
+    return tuple(map(float, numbers))
 
 
 def check(name: str, prepared: Prepared) -> None:
@@ -73,7 +80,7 @@ def check(name: str, prepared: Prepared) -> None:
             raise unknown("setting", key, Prepared.__annotations__)
     _preprocessing(prepared, Preprocessing(0, False))
     if not isinstance(name, str) or not re.fullmatch(NAME, name):
-        raise InputError(f"'{name}' cannot name a dataset; use letters, digits, dots, dashes and underscores.")
+        raise InputError(f"{said(name)} cannot name a dataset; use letters, digits, dots, dashes and underscores.")
     for other in DATASETS.values():
         if name in (other.name, other.scenario_name):
             raise InputError(f"there is already a dataset named '{name}'; choose another name.")

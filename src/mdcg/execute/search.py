@@ -18,7 +18,7 @@ import yaml
 from mdcg.data import Dataset
 from mdcg.errors import MdcgError
 from mdcg.execute.plan import Undone
-from mdcg.execute.sweep import Sweep, with_dataset
+from mdcg.execute.sweep import Sweep, as_given
 from mdcg.methods import METHODS
 from mdcg.methods.base import Value
 from mdcg.models import HEADS
@@ -38,11 +38,11 @@ logger = logging.getLogger(__name__)
 
 def search_sweep(document: Document, given: Mapping[str, Any], **how: Any) -> tuple[Sweep, dict[str, Any]]:
     """Make the sweep of a search, and the keys that were asked for; arguments are those of `Sweep.of`."""
-    given = with_dataset(given)
+    given = as_given(given)
     keys = merged(document, given)
     name, more = keys.get("method"), dict[str, Any]()
     if isinstance(name, list):
-        raise MdcgError(f"a search is for one method, not for {', '.join(name)}; name it with --method.")
+        raise MdcgError(f"a search is for one method, not for {', '.join(map(str, name))}; name it with --method.")
     if name is not None:
         settings = {key.removeprefix("set."): value for key, value in keys.items() if key.startswith("set.")}
         more["set"] = grid_of(name, settings, others=bool(searched(keys)))

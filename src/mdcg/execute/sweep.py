@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from mdcg import compiler, markup, metrics
+from mdcg.arguments import flag, plain, texts
 from mdcg.data import Dataset
 from mdcg.data.stand_in import stand_in
-from mdcg.errors import MdcgError
+from mdcg.errors import InputError, MdcgError, said
 from mdcg.execute.context import Context
 from mdcg.execute.cost import group_of
 from mdcg.execute.local import WORKED_ON, Executor, LocalExecutor
@@ -92,10 +94,16 @@ class Sweep:
         A backbone that is given, not one that the document names, may be an object or code to import; `data` may be a
         `Dataset`. With `check_probes` a probe that changes anything is an error.
         """
+        given = as_given(given)
         trackers = TrackerSet(log)  # or say what is missing, before anything trains
+        probes, check_probes = texts(probes, "probes"), flag(check_probes, "check_probes")
         if check_probes and not probes:
             raise MdcgError("there is no probe to check; name one with --probe (probes), or leave --check-probes out.")
-        given = with_dataset(given)
+        fresh, pixels, members = flag(fresh, "fresh"), flag(pixels, "pixels"), plain(members, "members")
+        if members is not None and (type(members) is not int or members < 1):
+            raise InputError(f"members must be a number of runs, from 1 on, not {said(members)}.")
+        if not isinstance(document, Document):
+            raise InputError(f"{said(document)} is no recipe; use Sweep.read for a file, or mdcg.compare.")
         own = _own_dataset(given)
         found = expand(document, given | {"backbone": _backbones(given.get("backbone"))})
         base = found[0].recipe
@@ -106,7 +114,7 @@ class Sweep:
             *(trackers, fresh, pixels),
             given=own,
         )
-        cells = choose(found, lambda recipe: _read(recipe, context), only or {})
+        cells = choose(found, lambda recipe: _read(recipe, context), _wanted(only))
         paths = {one.recipe.weights for one in found}
         files = [WeightsFile.of(path) for path in paths if path and path.is_file()]  # of what is not wanted, maybe none
         context = replace(context, weights={file.digest: file for file in files})
@@ -167,22 +175,35 @@ def _read(recipe: Recipe, context: Context) -> Dataset:
     return context.dataset(recipe)
 
 
-def with_dataset(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Complete a scenario that is a table: beside a dataset of one's own it need not say whose classes they are."""
-    data, scenario = given.get("data"), given.get("scenario")
-    if isinstance(data, Dataset) and isinstance(scenario, Mapping):
-        return {**given, "scenario": {"dataset": data.name, **scenario}}
-    return dict(given)
+def as_given(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that a person gives in Python, as plain values but for those that are objects: a dataset, a backbone.
+
+    A scenario that is a table need not say whose classes they are beside a dataset of one's own.
+    """
+    data = given.get("data")
+    if data is not None and not isinstance(data, str | os.PathLike | Dataset):
+        raise InputError(
+            f"data is {type(data).__name__}; give a path, or a dataset as mdcg.Dataset.from_arrays makes one.",
+            about="data",
+        )
+    objects = {"data", "backbone"} if isinstance(data, Dataset) else {"backbone"}
+    found = {key: value if key in objects else plain(value, f"'{key}'") for key, value in given.items()}
+    scenario = found.get("scenario")
+    if isinstance(data, Dataset) and isinstance(scenario, dict):
+        return {**found, "scenario": {"dataset": data.name, **scenario}}
+    return found
+
+
+def _wanted(only: Any) -> dict[str, list[str]]:
+    """The values that are wanted of each axis."""
+    if only is not None and not isinstance(only, Mapping):
+        raise InputError(f"only must say which values of which axis, as {{'method': ['md']}}, not {said(only)}.")
+    return {key: texts(values, f"only of '{key}'") for key, values in plain(only or {}, "only").items()}
 
 
 def _own_dataset(given: dict[str, Any]) -> Dataset | None:
     """Take a dataset of one's own out of what is given; a path is left there."""
     data = given.get("data")
-    if data is not None and not isinstance(data, str | Path | Dataset):
-        raise MdcgError(
-            f"data is {type(data).__name__}; give a path, or a dataset as mdcg.Dataset.from_arrays makes one.",
-            about="data",
-        )
     return given.pop("data") if isinstance(data, Dataset) else None
 
 

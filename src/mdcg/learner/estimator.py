@@ -19,13 +19,15 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 
 import mdcg
+from mdcg.arguments import flag
 from mdcg.data.class_names import warn_of_look_alikes
+from mdcg.data.given import as_column
 from mdcg.data.images import ImageReader, OnError
 from mdcg.data.normalise import Normalise
 from mdcg.draws import Ints
 from mdcg.errors import InputError, MdcgError, unknown
 from mdcg.execute.progress import messages
-from mdcg.files import shown
+from mdcg.files import path_of, shown
 from mdcg.header import Label, Version, refuse_unkeepable
 from mdcg.learner.accuracy import Evaluation, lost
 from mdcg.learner.inputs import (
@@ -181,12 +183,18 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise
 
     def partial_fit(self, X: Given, y: npt.ArrayLike | None = None, classes: npt.ArrayLike | None = None) -> Self:
-        """Learn one more task, as `learn` does. If all `classes` that may ever come are told, a label must be one."""
+        """Learn one more task, as `learn` does. If all `classes` that may ever come are told, a label must be one.
+
+        Images that are known already, all of them, are no task and no mistake: nothing changes.
+        """
         if classes is not None and y is not None:
-            strange = set(as_labels(y, len(y))) - set(np.asarray(classes).ravel().tolist())  # type: ignore[arg-type]
+            told = as_column(classes, "the classes")
+            strange = set(as_labels(y, len(as_column(y, "the labels")))) - set(as_labels(told, len(told)))
             if strange:
                 raise InputError(f"label {min(strange, key=str)!r} is not among the classes that were said to come.")
-        return self.learn(X, y)
+        params = self._checked_params()
+        with messages(params.quiet):
+            return self._learn(params, X, y, None, None, again=True)
 
     def _learn(
         self,
@@ -195,8 +203,10 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         labels: npt.ArrayLike | None,
         order: Sequence[Label] | None,
         save_to: Path | None,
-        force: bool,
+        force: bool = False,
+        again: bool = False,
     ) -> Self:
+        """Learn the next task; what is known already, all of it, may be given `again`."""
         before: SavedModel | None = getattr(self, "saved_", None)
         known = before.classes if before else ()
 
@@ -206,15 +216,19 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         check_place()
         weights, machine = _weights(params, before), compute(params.device, params.precision)
-        shape = before.setup.shape if before else None
         if isinstance(images, str | Path) or is_files(images):
             reader = self.reader(params.on_error)
-            pixels, named = read_files(images, labels, reader, shape, check_place)
+            pixels, named = read_files(images, labels, reader, before.setup.shape if before else None, check_place)
             logger.info("%s.", reader.summary())
         else:
-            pixels = as_images(images, shape)
+            pixels = as_images(images, before.setup if before else None)
             named = as_labels(labels, len(pixels))
         new = new_classes(named, known, order)
+        place = {label: position for position, label in enumerate((*known, *new))}
+        arrived = Arrived(pixels, np.array([place[label] for label in named], np.int64), new)
+        if not new and again and before is not None and not len(without_known_images(before, arrived).positions):
+            logger.info("all of it is known already: nothing is learned.")
+            return self
         if not new:
             raise InputError("none of these classes is new; learn takes at least one that is not known yet.")
         if before is None and len(new) < 2:
@@ -223,8 +237,6 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_place(new)
         setup = resolved(params, before, pixels, len(known) + len(new))
         check_room(setup, before, len(new))
-        place = {label: position for position, label in enumerate((*known, *new))}
-        arrived = Arrived(pixels, np.array([place[label] for label in named], np.int64), new)
         if before is not None:
             arrived = without_known_images(before, arrived)
             if left_out := len(pixels) - len(arrived.positions):
@@ -292,10 +304,12 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         from mdcg.export import Classifier, export_onnx, export_torch  # needs packages that only some have
 
-        if to not in ("onnx", "torch"):
+        if not isinstance(to, str) or to not in ("onnx", "torch"):
             raise unknown("format", to, ("onnx", "torch"))
         path, saved = as_file(path), self._known()
         setup, names = saved.setup, [str(name).encode("utf-8", "replace").decode() for name in saved.classes]
+        if setup.is_features:
+            raise InputError("an export is of images to probabilities, and this model takes features; use save.")
         classifier = Classifier(saved.model, setup.mean, setup.std, len(names))
         (export_onnx if to == "onnx" else export_torch)(classifier, path, setup.shape, names, force)
 
@@ -306,11 +320,19 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         found = np.array(classes)
         return found if found.tolist() == classes else np.array(classes, object)  # ids on both sides of 2**63
 
+    @property
+    def n_features_in_(self) -> int:
+        """The features of a row, as scikit-learn calls it; of a classifier of images there is no such number."""
+        saved: SavedModel | None = getattr(self, "saved_", None)
+        if saved is None or not saved.setup.is_features:
+            raise AttributeError("n_features_in_ is known once features were learned.")
+        return saved.setup.shape[0]
+
     def predict_proba(self, X: Given) -> Probabilities:
         """Probabilities (n, classes) of images, given as arrays or files; columns in the order of `classes_`."""
         saved = self._known()
         if not is_files(X):
-            return saved.probabilities(as_images(X, saved.setup.shape), self.device)
+            return saved.probabilities(as_images(X, saved.setup), self._params().device)
         return np.concatenate([found for _, found in self.stream(X)])
 
     def stream(self, files: Iterable[Path | str], reader: ImageReader | None = None) -> Stream:
@@ -319,9 +341,9 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         A `reader`, as `self.reader` makes it, may skip files that cannot be read and counts them.
         """
         saved = self._known()
-        _, height, width = saved.setup.shape
+        device, (_, height, width) = self._params().device, saved.setup.shape
         for paths, images in (reader or self.reader()).stream(files, max(1, PIXELS_AT_ONCE // (height * width))):
-            yield paths, saved.probabilities(with_channels(images, saved.setup.shape), self.device)
+            yield paths, saved.probabilities(with_channels(images, saved.setup.shape), device)
 
     def reader(self, on_error: OnError = "stop") -> ImageReader:
         """What reads image files in the form that this classifier takes."""
@@ -355,14 +377,15 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         With `known_only` images of other classes are left out. Of image files few at a time are in memory.
         """
-        saved = self._known()
+        saved, known_only = self._known(), flag(known_only, "known_only")
         place = {label: position for position, label in enumerate(saved.classes)}
         total = Evaluation.of(saved.classes, np.empty(0, np.int64), np.empty((0, len(saved.classes))))
         if not (isinstance(images, str | Path) or is_files(images)):
-            pixels = as_images(images, saved.setup.shape)
+            pixels = as_images(images, saved.setup)
             named = as_labels(labels, len(pixels))
             truth = positions_of(named, place, known_only)
-            return total + Evaluation.of(saved.classes, truth[truth >= 0], self.predict_proba(pixels)[truth >= 0])
+            answers = saved.probabilities(pixels, self._params().device)
+            return total + Evaluation.of(saved.classes, truth[truth >= 0], answers[truth >= 0])
         files = labelled_files(images, labels, reader or self.reader())
         for position, paths in zip(positions_of(list(files), place, known_only), files.values(), strict=True):
             for _, answers in self.stream(paths, reader) if position >= 0 else ():
@@ -376,8 +399,8 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         that is there gives way to one that knows all of its classes, any other file only with `force`.
         """
         saved, file = self._known(), as_file(path)
-        Output(file, model_file(saved.classes), force).check()
-        (saved if pixels else replace(saved, kept=None, held_out=None)).save(file)
+        Output(file, model_file(saved.classes), flag(force, "force")).check()
+        (saved if flag(pixels, "pixels") else replace(saved, kept=None, held_out=None)).save(file)
 
     @classmethod
     def load(cls, path: Path | str, *, backbone: Backbone | None = None) -> Self:
@@ -386,7 +409,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         A file brings no code with it: a `backbone` that is not mdcg's own, nor registered, must be given again.
         """
         name = None if backbone is None else backbone_name(backbone, may_import=True)
-        saved = SavedModel.load(Path(path), name)
+        saved = SavedModel.load(path_of(path), name)
         if strange := sorted(set(params_of(saved)) - set(cls._get_param_names())):
             raise MdcgError(f"{saved.file} has parameters unknown here: {listing(strange)}; update mdcg.")
         return cls._of(saved)
@@ -394,7 +417,8 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @classmethod
     def _of(cls, saved: SavedModel) -> Self:
         """A classifier with the parameters that it was saved with."""
-        learner = cls(**{**params_of(saved), "backbone": saved.setup.backbone})
+        backbone = None if saved.setup.is_features else saved.setup.backbone
+        learner = cls(**{**params_of(saved), "backbone": backbone})
         learner.saved_ = saved
         return learner
 
@@ -414,7 +438,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _params(self) -> Params:
         """The parameters, checked; what names code is imported only before something is learned: a file names none."""
-        given = self.get_params()
+        given = self.get_params(deep=False)
         if given["backbone"] is not None:
             given["backbone"] = backbone_name(given["backbone"], may_import=not hasattr(self, "saved_"))
         return Params.of(given)
@@ -446,7 +470,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
+        tags.input_tags.three_d_array = True  # images, beside features
         return tags
 
     def __sklearn_is_fitted__(self) -> bool:

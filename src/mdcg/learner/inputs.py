@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,15 +14,17 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from torch import Tensor
 
-from mdcg.data.given import as_array, check_class_name
-from mdcg.data.images import ImageReader, OnError
+from mdcg.arguments import plain, refuse_larger_than_memory
+from mdcg.data.given import as_array, as_column, check_class_name, plain_label
+from mdcg.data.images import ImageReader, OnError, path_named
 from mdcg.draws import Ints
-from mdcg.errors import InputError, MdcgError
-from mdcg.files import check_replaceable, shown
+from mdcg.errors import InputError, MdcgError, reason_of, said
+from mdcg.files import check_replaceable, path_of, shown
 from mdcg.header import Label, Setup
 from mdcg.pixels.decode import ImageArray, ImageFormat, Resize
 
 DEFAULT_SIZE = 64  # pixels of the side to which images of files are brought
+LARGEST = 1e30  # of a feature: its square is still a number
 Shape = tuple[int, int, int]  # channels, height, width
 
 Given = npt.ArrayLike | Tensor | Sequence[Path | str] | Path | str
@@ -39,6 +41,10 @@ def reader_of(setup: Setup | None, size: int | None, resize: Resize, on_error: O
     if setup is None:
         return ImageReader(ImageFormat(size or DEFAULT_SIZE, resize), on_error)
     channels, height, width = setup.shape
+    if setup.is_features:
+        raise InputError(
+            f"this model takes rows of {channels} features, not image files; give an array (n, {channels})."
+        )
     if height != width:
         raise InputError(f"this model takes images of {height} × {width} pixels; give arrays, files become squares.")
     if channels not in (1, 3):
@@ -87,7 +93,7 @@ def labelled_files(
         return {_as_label(name): files for name, files in classes.items()}
     found: dict[Label, list[Path]] = {}
     for file, label in zip(given, as_labels(labels, len(given)), strict=True):
-        found.setdefault(label, []).append(Path(file))
+        found.setdefault(label, []).append(path_named(file))
     return found
 
 
@@ -107,75 +113,127 @@ def with_channels(images: ImageArray, shape: Shape | None) -> Tensor:
     return pixels.float().mean(-1, keepdim=True).to(torch.uint8) if shape and shape[0] == 1 else pixels
 
 
-def as_images(given: Any, shape: Shape | None) -> Tensor:
-    """Pixels as (n, height, width, channels), of the shape (channels, height, width) that is known, if it is."""
+def as_images(given: Any, setup: Setup | None) -> Tensor:
+    """Images as (n, height, width, channels) uint8, or features as (n, 1, 1, features) float32.
+
+    Rows of numbers, (n, features), are features; what a classifier was taught, it goes on with.
+    """
     if isinstance(given, str | Path):
-        raise InputError(f"'{given}' is one path; give a list of paths, for instance [{str(given)!r}].")
-    x = (
-        given.cpu()
-        if isinstance(given, Tensor)
-        else torch.from_numpy(np.require(as_array(given), requirements=["C", "W"]))
-    )
+        raise InputError(f"'{shown(given)}' is one path; give a list of paths, for instance [{said(str(given))}].")
+    if setup and setup.is_features:
+        return _as_features(_numbers(given), setup)
+    x = as_array(given) if setup else _numbers(given)
+    if x.ndim == 2 and not setup:
+        return _as_features(x, None)
+    shape = setup.shape if setup else None
     wanted = f"(n, {shape[1]}, {shape[2]}, {shape[0]})" if shape else "(n, height, width, channels)"
-    found = f"{str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"
-    if shape and shape[0] == 1 and x.ndim == 3:
-        x = x[..., None]
-    if x.dtype != torch.uint8 or x.ndim not in (3, 4) or 0 in x.shape[1:]:
+    found = f"{x.dtype} of shape {x.shape}"
+    if x.dtype != np.uint8 or x.ndim not in (3, 4) or 0 in x.shape[1:]:
         raise InputError(f"images must be uint8 from 0 to 255, of shape {wanted}, not {found}.")
     x = x[..., None] if x.ndim == 3 else x
     if shape and (x.shape[3], x.shape[1], x.shape[2]) != shape:
         raise InputError(f"images must have shape {wanted}, as those that were learned, not {found}.")
-    return x
+    refuse_larger_than_memory(x.nbytes, "the images")
+    return torch.from_numpy(np.require(x, requirements=["C", "W"]))
+
+
+class NotNumbers(InputError, TypeError):
+    """Features that are no numbers; a TypeError too, as scikit-learn's users expect."""
+
+
+def _numbers(given: Any) -> npt.NDArray[Any]:
+    """An array, also of numbers that came as objects, as some columns of a table do."""
+    try:
+        return as_array(given)
+    except InputError:
+        objects = given
+        if type(given).__name__ == "DataFrame":  # columns of different kinds
+            objects = np.asarray(given)
+        if not (isinstance(objects, np.ndarray) and objects.dtype == object and objects.ndim == 2):
+            raise
+        try:
+            return objects.astype(np.float64)
+        except Exception as error:
+            raise NotNumbers(f"features must be numbers ({reason_of(error)}); give floats or integers.") from error
+
+
+def _as_features(rows: npt.NDArray[Any], setup: Setup | None) -> Tensor:
+    """Features, as scikit-learn's estimators take them, and refuse them in its words."""
+    count = setup.shape[0] if setup else None
+    if rows.dtype.kind == "c":
+        raise InputError("Complex data not supported: features must be real numbers.")
+    if rows.ndim != 2:
+        wanted = f"(n, {count or 'features'})"
+        raise InputError(f"features must have shape {wanted}, one row each, not {rows.shape}. Reshape your data.")
+    if 0 in rows.shape:
+        what = "sample" if not len(rows) else "feature"
+        if what == "feature" or setup is None:
+            raise InputError(f"there are 0 {what}(s) (shape={rows.shape}) while a minimum of 1 is required; give some.")
+    if count is not None and rows.shape[1] != count:
+        raise InputError(
+            f"X has {rows.shape[1]} features, but Learner is expecting {count} features as input, those of the rows "
+            "that were learned."
+        )
+    refuse_larger_than_memory(rows.size * 4, "the features")
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = np.array(rows, np.float32, order="C")  # a copy: who gave them may change them
+    if np.isnan(found).any():
+        raise InputError("Input X contains NaN; repair or remove these rows.")
+    if not (np.abs(found) <= LARGEST).all():
+        raise InputError(f"Input X contains infinity or a value too large, beyond {LARGEST:g}; scale or remove it.")
+    return torch.from_numpy(found)[:, None, None]
 
 
 def as_labels(given: Any, images: int) -> list[Label]:
     """One label for each image: names, or numbers."""
-    if given is None:
-        raise InputError("there are no labels; give one for each image.")
-    if isinstance(given, str):
-        raise InputError("the labels are one text; give a list with one label for each image.")
     if isinstance(given, list | tuple) and len({isinstance(label, str) for label in given}) > 1:
         raise InputError("some labels are names and some are not; give all of them one or the other.")
-    try:
-        column = column_or_1d(np.asarray(given.cpu() if isinstance(given, Tensor) else given), warn=True)
-        check_classification_targets(column)
-    except (TypeError, ValueError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise InputError(f"the labels cannot be used ({reason}); give one name or number for each image.") from error
-    if len(column) != images:
+    if given is None:
+        raise InputError(
+            "there are no labels: learning requires y to be passed, but the target y is None; give one each."
+        )
+    column = as_column(given, "the labels")
+    if column.ndim and len(column) != images:
         raise InputError(f"there are {images} images and {len(column)} labels; give one label for each image.")
+    if column.dtype.kind not in "biufUOT":  # T: numpy's texts of any length
+        raise InputError(f"the labels are {column.dtype}; give one name or number for each image.")
+    try:
+        column = column_or_1d(column, warn=True)
+        check_classification_targets(column)
+    except Exception as error:  # of objects that cannot be compared, anything
+        raise InputError(
+            f"the labels cannot be used ({reason_of(error)}); give one name or number for each image."
+        ) from error
     return [_as_label(label) for label in column.tolist()]
 
 
 def as_weights(given: Any, images: int) -> npt.NDArray[np.float64]:
     """How much each image counts."""
-    try:
-        weights = np.asarray(given, np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError("sample_weight must be numbers; give one for each image.") from error
-    if weights.shape != (images,) or not (np.isfinite(weights).all() and weights.min() >= 0 and weights.sum() > 0):
-        raise InputError(f"sample_weight must be {images} numbers from 0 on, one for each image and not all of them 0.")
-    return weights
+    weights = as_array(given, "sample_weight", "numbers, one for each image")
+    if weights.shape == (images,) and weights.dtype.kind != "c":
+        weights = weights.astype(np.float64)
+        if np.isfinite(weights).all() and weights.min() >= 0 and 0 < weights.sum() < np.inf:
+            return weights
+    raise InputError(f"sample_weight must be {images} numbers from 0 on, one for each image and not all of them 0.")
 
 
 def as_file(path: Path | str) -> Path:
     """Where a file is to be written; a folder is refused before any work is done for it."""
-    file = Path(path)
-    if "\0" in str(file):
-        raise MdcgError(f"'{shown(file)}' cannot be the name of a file; choose another one.")
+    file = path_of(path)
     if not file.name or file.is_dir():
         raise MdcgError(f"{shown(file)} is a folder; name a file to write.")
     check_replaceable(file)
     return file
 
 
-def _as_label(label: Any) -> Label:
-    if isinstance(label, str):
+def _as_label(given: Any) -> Label:
+    label = plain_label(given)
+    if type(label) is str:
         check_class_name(label)
         return label
-    if isinstance(label, bool | int) or (isinstance(label, float) and math.isfinite(label)):
-        return label
-    raise InputError(f"a label is {label!r}; give names or numbers.")
+    if type(label) in (bool, int) or (type(label) is float and math.isfinite(label)):
+        return cast(Label, label)
+    raise InputError(f"a label is {said(label)}; give names or numbers.")
 
 
 def listing(classes: Sequence[Label], most: int = 6) -> str:
@@ -206,8 +264,9 @@ def new_classes(labels: Sequence[Label], known: Sequence[Label], order: Sequence
     if order is None:
         return tuple(new)
     try:
-        chosen = [{label: label for label in new}[label] for label in order]  # as the labels are, not as 1.0 for 1
-    except (KeyError, TypeError) as error:
+        places = {label: label for label in new}
+        chosen = [places[label] for label in plain(order, "order", 1)]  # as the labels are, not as 1.0 for 1
+    except (KeyError, TypeError, InputError) as error:
         raise InputError(f"order must be a list of the new classes, {listing(new)}, each once.") from error
     if sorted(chosen) != new:
         raise InputError(f"order names {len(chosen)} classes, and {len(new)} are new; name each new class once.")

@@ -8,19 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from torch import Tensor
 
+from mdcg.arguments import plain
 from mdcg.data.content import statistics as measured
 from mdcg.data.normalise import Named, Statistics, statistics
 from mdcg.data.record import Preprocessing, Protocol
-from mdcg.errors import MdcgError, unknown
-from mdcg.files import shown
+from mdcg.errors import InputError, MdcgError, unknown
+from mdcg.files import path_of, shown
 from mdcg.header import Setup
 from mdcg.methods import METHODS, Method
 from mdcg.methods.base import TRAINING, Passes, Value
 from mdcg.models import HEADS
+from mdcg.models.features import FEATURES
 from mdcg.models.weights import WeightsFile
 from mdcg.recipes.presets import usual_augment, with_own
 from mdcg.recipes.recipe import LARGEST, methods_own, suited
@@ -36,6 +37,8 @@ OF_RUNS = ("optimizer", "schedule", "head_lr", "weight_decay", "warmup", "clip",
            "jitter_strength", "randaugment_n", "randaugment_m", "mix_alpha")  # fmt: skip
 #: Of these, numbers that follow what suits a memory, as the classes become more.
 FOLLOWING = ("weight_decay", "warmup", "clip", "label_smoothing")
+#: A feature that varies by less, in parts of its mean or at all, is the same in all rows.
+ROUNDING, SMALLEST = 1e-6, 1e-30
 #: What the first task settles, of what a file keeps as it was given.
 SETTLED = ("image_size", "resize", "normalise", "most_classes", "tasks")
 
@@ -81,12 +84,16 @@ class Params(BaseModel):
     warn_drop: float = Field(ge=0)
     quiet: bool
 
+    @field_validator("weights")
+    @classmethod
+    def _weights(cls, value: Path | None) -> Path | None:
+        return path_of(value) if value else value
+
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Params:
         """Check what a `Learner` was given, or say what is wrong with it."""
-        plain = {key: _plain(value) for key, value in given.items()}
         try:
-            return cls(**plain)
+            return cls(**{key: plain(value, key) for key, value in given.items()})
         except ValidationError as error:
             raise MdcgError(explain(error)) from error
 
@@ -142,8 +149,12 @@ def resolved(params: Params, before: SavedModel | None, images: Tensor, classes:
     shape, own = (channels, height, width), methods_own(params.method)
     own |= {name: value for name, value in suits.items() if name in TRAINING}
     usual, more = Preprocessing.usual(shape), _recolouring(params.augment)
+    featured = images.is_floating_point()
+    if featured:
+        usual, more = Preprocessing(0, False), ()
+        _check_features(params)
     found = Setup(
-        backbone=params.backbone or Protocol.usual(shape).backbone,
+        backbone=params.backbone or (FEATURES if featured else Protocol.usual(shape).backbone),
         head=head,
         head_settings=head_settings,
         outputs=params.most_classes,
@@ -161,8 +172,12 @@ def resolved(params: Params, before: SavedModel | None, images: Tensor, classes:
         backbone_lr=params.backbone_lr,
         passes=params.passes if kind.replays() else "joint",
         padding=usual.padding if params.padding is None else params.padding,
-        flip=params.flip,
+        flip=params.flip and usual.flip,
     )
+    if before is None and featured:
+        mean, std = statistics(params.normalise, _of_features(images))
+        of_runs = {name: value for name, value in own.items() if name in OF_RUNS and name != "augment"}
+        return replace(found, mean=mean, std=std, **of_runs)
     if before is None:
         mean, std = statistics(params.normalise, measured(images.numpy()))
         done = usual_augment(Preprocessing(found.padding, found.flip))
@@ -172,11 +187,35 @@ def resolved(params: Params, before: SavedModel | None, images: Tensor, classes:
         return replace(found, mean=mean, std=std, **{**of_runs, "augment": more})
     was = before.setup
     kept = {name: getattr(was, name) for name in (*KEPT, *OF_RUNS, *([] if params.lr else ["lr"]))}
-    if params.augment is not None:
+    if params.augment is not None and not featured:
         kept["augment"] = more
     if before.params:  # what was not begun by a run, with numbers that a person may have chosen
         kept |= {name: own[name] for name in FOLLOWING if name in own}
     return replace(found, **kept)
+
+
+def _check_features(params: Params) -> None:
+    """Refuse what features do not have: a network, a size, views."""
+    asked = {
+        "backbone": params.backbone,
+        "weights": params.weights,
+        "backbone_lr": params.backbone_lr,
+        "image_size": params.image_size,
+        "padding": params.padding or None,
+        "augment": None if params.augment == USUAL else params.augment,
+        "normalise": "imagenet" if params.normalise == "imagenet" else None,
+    }
+    for name, value in asked.items():
+        if value is not None:
+            raise InputError(f"{name} is for images, and these are features; leave it out.")
+
+
+def _of_features(rows: Tensor) -> Statistics:
+    """The mean and standard deviation of each feature; of one that is the same in all rows, 1."""
+    columns = rows[:, 0, 0].double()
+    mean, std = columns.mean(0), columns.std(0, correction=0)
+    std[std <= ROUNDING * mean.abs() + SMALLEST] = 1
+    return tuple(mean.tolist()), tuple(std.tolist())
 
 
 def _recolouring(asked: str | None) -> tuple[Augmentation, ...]:
@@ -284,10 +323,3 @@ def can_learn(saved: SavedModel) -> None:
         reason = "it was saved without the images of its memory; save it with them"
     if reason:
         raise MdcgError(f"{saved.file or 'this model'} can classify images but learn no more: {reason}.")
-
-
-def _plain(value: Any) -> Any:
-    """A value without numpy's kinds of numbers, which neither pydantic nor JSON take."""
-    if isinstance(value, Mapping):
-        return {key: _plain(own) for key, own in value.items()}
-    return value.item() if isinstance(value, np.generic) else value

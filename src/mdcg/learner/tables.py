@@ -65,8 +65,10 @@ def info_panel(saved: SavedModel, path: Path) -> RenderableType:
     settings = {**setup.hyperparameters, **setup.head_settings}
     lines = [
         summary_line(saved, path),
-        f"images of {height} × {width} pixels, {number_of(channels, 'channel')}",
-        f"network: {setup.backbone} with the head {setup.head}, seed {setup.seed}",
+        f"rows of {number_of(channels, 'feature')}"
+        if setup.is_features
+        else f"images of {height} × {width} pixels, {number_of(channels, 'channel')}",
+        f"network: {'none' if setup.is_features else setup.backbone} with the head {setup.head}, seed {setup.seed}",
         f"method: {setup.method or 'not known'}" + (f" ({_settings(settings)})" if settings else ""),
         f"training: batches of {setup.batch_size}, learning rate {setup.lr:g}, "
         + (f"momentum {setup.momentum:g}" if setup.optimizer == "sgd" else setup.optimizer)

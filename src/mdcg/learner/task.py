@@ -34,7 +34,7 @@ FEWEST_EPOCHS, MOST_EPOCHS, ENOUGH_STEPS = 20, 200, 600
 class Arrived:
     """The images of one task: those of new classes, and perhaps some more of classes that are known."""
 
-    images: Tensor  # (n, height, width, channels) uint8
+    images: Tensor  # (n, height, width, channels) uint8; features (n, 1, 1, features) float32
     positions: Ints  # (n,) class of each, in order of arrival
     new: tuple[Label, ...]  # the new classes, in this order
 
@@ -77,7 +77,7 @@ class NextTask:
             train = self.group.dataset.train
             remembered = {name: value.cpu().clone() for name, value in state.optimizer.dump().items()}
             seen = Exemplars(train.images, torch.from_numpy(train.labels))
-            kept = Kept(remembered, no_exemplars(saved.setup.shape), seen=seen)
+            kept = Kept(remembered, no_exemplars(saved.setup), seen=seen)
         return replace(saved, classes=self.classes, kept=kept, held_out=self.held_out)
 
     def _arrived_again(self) -> dict[int, Ints]:
@@ -109,7 +109,7 @@ def next_task(
     classes = (*(before.classes if before else ()), *arrived.new)
     number = len(sizes) - 1
     kept_out, train = _hold_out(before, arrived, hold_out, held_out_images, setup, number)
-    past = _past_images(before) if before else no_exemplars(setup.shape)
+    past = _past_images(before) if before else no_exemplars(setup)
     dataset = Dataset(
         name="",
         train=Split(torch.cat([past.images, train.images]), np.concatenate([past.positions.numpy(), train.positions])),
@@ -179,7 +179,7 @@ def _hold_out(
     make room, as a memory is, and is never trained on. New images for which there is no room are trained on.
     """
     known = len(before.classes) if before else 0
-    old = before.held_out if before and before.held_out else no_exemplars(setup.shape)
+    old = before.held_out if before and before.held_out else no_exemplars(setup)
     images = torch.cat([old.images, arrived.images])
     held = Memory(most, _by_class(old.positions.numpy()))
     taken: dict[int, Ints] = {}

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mdcg.errors import MdcgError
-from mdcg.files import locked, remove_folder, unlink_link
+from mdcg.files import locked, path_of, remove_folder, unlink_link
 from mdcg.learner.inputs import listing
 from mdcg.learner.task import NextTask
 from mdcg.methods import METHODS
@@ -40,7 +40,7 @@ def checkpoint_folder(save_to: Path | None) -> Iterator[Path | None]:
     if save_to is None:
         yield None
         return
-    folder = save_to.with_name(f".{save_to.name}{FOLDER}")
+    folder = path_of(save_to.with_name(f".{save_to.name}{FOLDER}"))
     unlink_link(folder)  # what it leads to is not ours
     with locked(folder):
         try:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from mdcg.errors import MdcgError, unknown
+from mdcg.models.features import FEATURES, Features
 from mdcg.models.layers import Conv2d
 from mdcg.models.resnet import Projected, resnet18, resnet18_1000, small_resnet
 from mdcg.models.smallconv import SmallConv
@@ -21,6 +22,7 @@ MEMBERED: dict[str, Callable[[int, int], nn.Module]] = {
     "resnet18": resnet18,
     "resnet18-1000": resnet18_1000,
     "smallconv": SmallConv,
+    FEATURES: Features,
 }
 SUMMARIES = {
     "resnet18": "18 layers, 7×7 stem, 512 features; for images of 64 pixels and more",
@@ -51,8 +53,8 @@ def register_backbone(name: str, factory: Factory) -> None:
 
 
 def backbone_names() -> list[str]:
-    """The names of all backbones."""
-    return sorted({*MEMBERED, *BACKBONES.names()})
+    """The names of all backbones that can be asked for: that of features is none of anybody's choice."""
+    return sorted({*MEMBERED, *BACKBONES.names()} - {FEATURES})
 
 
 def unknown_backbone(name: str) -> MdcgError:
@@ -70,7 +72,7 @@ def unknown_backbone(name: str) -> MdcgError:
 
 def has_kernels(name: str) -> bool:
     """Whether a backbone of this name has fused kernels: all of ours that are, or hold, a ResNet do."""
-    return name in MEMBERED and MEMBERED[name] is not SmallConv
+    return name in MEMBERED and MEMBERED[name] not in (SmallConv, Features)
 
 
 def blank_backbone(name: str, shape: tuple[int, int, int]) -> nn.Module:

@@ -90,7 +90,13 @@ def _registered(thing: nn.Module | Factory) -> str:
     for name in BACKBONES.names():
         if BACKBONES[name] is thing:
             return name
-    spoken = _spoken(thing)
+    try:
+        spoken = _spoken(thing)
+    except Exception as error:  # an object of anybody's
+        raise MdcgError(
+            f"the {type(thing).__name__} given as backbone has no name ({reason_of(error)}); give a function that "
+            "makes the network."
+        ) from error
     numbered = (spoken if number == 1 else f"{spoken}-{number}" for number in range(1, len(BACKBONES.names()) + 2))
     name = next(one for one in numbered if one not in BACKBONES.names())  # two lambdas are called the same
     BACKBONES.register(name)(thing)

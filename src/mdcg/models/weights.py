@@ -19,8 +19,8 @@ import torch
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from mdcg.errors import MachineError, MdcgError
-from mdcg.files import open_file
+from mdcg.errors import InputError, MachineError, MdcgError
+from mdcg.files import open_file, path_of
 from mdcg.models.resnet import Projected, ResNet
 from mdcg.models.stacked import CLASSIFIERS, Stacked
 from mdcg.tensors import content_of
@@ -42,11 +42,9 @@ class WeightsFile:
     @classmethod
     def of(cls, path: Path | str) -> WeightsFile:
         try:
-            whole = Path(path).expanduser().absolute()
-        except RuntimeError as error:  # ~nobody
-            raise MdcgError(
-                f"'{path}' is not a usable path ({error}); give that of a file.", about="weights"
-            ) from error
+            whole = path_of(path_of(path, home=True).absolute())
+        except InputError as error:
+            raise MdcgError(str(error), about="weights") from error
         known = whole.stat() if whole.exists() else None
         return cls(whole, _digest(whole, known and (known.st_mtime_ns, known.st_size)))
 

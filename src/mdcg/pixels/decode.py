@@ -22,7 +22,7 @@ import numpy.typing as npt
 from PIL import ExifTags, Image, UnidentifiedImageError, _imaging, features
 from PIL.ImageFile import ImageFile
 
-from mdcg.errors import MachineError, MdcgError, machine_trouble, unknown
+from mdcg.errors import MachineError, MdcgError, machine_trouble, said, unknown
 from mdcg.files import shown
 from mdcg.pixels.effort import TooMuchWork, refuse_before_loading, refuse_before_opening
 
@@ -76,9 +76,9 @@ class ImageFormat:
 
     def __post_init__(self) -> None:
         if not isinstance(self.size, int) or not 4 <= self.size <= 1024:
-            raise MdcgError(f"the image size must be between 4 and 1024 pixels, not {self.size}.")
-        if self.resize not in get_args(Resize):
-            raise unknown("way to resize", str(self.resize), get_args(Resize))
+            raise MdcgError(f"the image size must be between 4 and 1024 pixels, not {said(self.size)}.")
+        if not isinstance(self.resize, str) or self.resize not in get_args(Resize):
+            raise unknown("way to resize", self.resize, get_args(Resize))
         colour = self.background if isinstance(self.background, tuple) else ()
         if len(colour) != 3 or not all(isinstance(one, int) and 0 <= one <= 255 for one in colour):
             raise MdcgError(f"the background must be (red, green, blue) from 0 to 255, not {self.background}.")

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from mdcg.errors import MdcgError, unknown
-from mdcg.files import open_file
+from mdcg.files import open_file, path_of
 
 SHIPPED = Path(__file__).parent / "shipped"
 OLDER_NAMES = {"rate": "lr"}  # of keys, which recipes may still have
@@ -70,7 +70,7 @@ def summary_of(recipe: Path) -> str:
 
 def find_recipe(asked: Path | str) -> Path:
     """The file of a recipe: any file, or by its name one that comes with mdcg. A file of that name comes first."""
-    path, shipped = Path(asked), shipped_recipes()
+    path, shipped = path_of(asked), shipped_recipes()
     if str(path) in shipped and not path.is_file():
         return shipped[str(path)]
     if path.exists():  # a folder will be told of when it is read

@@ -242,9 +242,15 @@ def _given(keys: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a command line or of Python: a list counts each value once, and one of a single value is no axis."""
     found = {}
     for key, value in _base(written(keys)).items():
-        once = list(dict.fromkeys(value)) if isinstance(value, list) and key not in NOT_AXES else value
+        once = _once(value) if isinstance(value, list) and key not in NOT_AXES else value
         found[key] = once[0] if isinstance(once, list) and key not in NOT_AXES and len(once) == 1 else once
     return found
+
+
+def _once(values: list[Any]) -> list[Any]:
+    """Each value once; with what is none, all of them, to be refused."""
+    plain = all(isinstance(value, bool | int | float | str) for value in values)
+    return list(dict.fromkeys(values)) if plain else values
 
 
 def _check_settings(document: Document, found: Sequence[_Keys]) -> None:

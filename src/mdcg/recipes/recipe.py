@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from mdcg.data import DATASETS, Dataset, record_of
 from mdcg.data.normalise import Named
-from mdcg.errors import MdcgError, unknown
+from mdcg.errors import InputError, MdcgError, unknown
+from mdcg.files import path_of
 from mdcg.methods import METHODS
 from mdcg.methods.base import TRAINING, Method, Passes, Preset, Value
 from mdcg.models import HEADS
@@ -129,13 +130,11 @@ class Recipe(BaseModel):
 
     @field_validator("out", "data", "weights")
     @classmethod
-    def _home(cls, value: Path | None) -> Path | None:
+    def _home(cls, value: Path | None, info: ValidationInfo) -> Path | None:
         try:
-            if value and "\0" in str(value):
-                raise ValueError("a path cannot hold a zero byte")
-            return value.expanduser() if value else value
-        except RuntimeError as error:
-            raise ValueError(str(error)) from error
+            return path_of(value, home=True) if value else value
+        except InputError as error:  # which would pass for a complaint of pydantic's
+            raise MdcgError(f"'{info.field_name}' is wrong: {error}", about=info.field_name) from error
 
     @field_validator("methods", mode="before")
     @classmethod

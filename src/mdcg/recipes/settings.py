@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mdcg.errors import MdcgError, unknown
+from mdcg.errors import MdcgError, said, unknown
 from mdcg.methods import METHODS
 from mdcg.methods.base import Value
 from mdcg.models import HEADS
@@ -72,5 +72,6 @@ def explain(error: ValidationError) -> str:
     where = ".".join(part for part in first["loc"] if isinstance(part, str) and "[" not in part)  # no kinds of a union
     message = first["msg"].removeprefix("Value error, ").rstrip(".")
     given = first["input"]
-    value = f", not {given!r}" if isinstance(given, str | int | float) and str(given) not in message else ""
+    told = said(given)
+    value = f", not {told}" if isinstance(given, str | int | float) and told.strip("'") not in message else ""
     return (f"'{where}' is wrong: " if where else "") + f"{message[0].lower()}{message[1:]}{value}."

@@ -32,7 +32,7 @@ def frame_of(runs: Sequence[NamedRecord], part: Part = "runs") -> pandas.DataFra
     "runs": a row for each run, with its settings, metrics, time and place. "R": a row for each accuracy, in percent on
     `task` after the task `after`, both from 1. "history": a row for each epoch of training.
     """
-    if part not in get_args(Part):
+    if not isinstance(part, str) or part not in get_args(Part):
         raise unknown("part of runs", part, get_args(Part))
     pandas = extra("pandas", "pandas", "a data frame")
     rows, names = _PARTS[part](runs)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 
-from mdcg.errors import FOREIGN, MdcgError, reason_of
+from mdcg.errors import FOREIGN, InputError, MdcgError, reason_of, said
 from mdcg.trackers.base import TRACKERS, Epoch, Outcome, TrackedRun, Tracker
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,12 @@ class TrackerSet:
 
     def __init__(self, trackers: Sequence[str | Tracker] = ()) -> None:
         """Open trackers by name, or take them as they are; what one lacks is said here, before anything trains."""
-        self._asked = (trackers,) if isinstance(trackers, str) else tuple(trackers)
+        if isinstance(trackers, str | Tracker):
+            trackers = (trackers,)
+        if not isinstance(trackers, list | tuple) or not all(isinstance(one, str | Tracker) for one in trackers):
+            known = ", ".join(TRACKERS.names())
+            raise InputError(f"log must be a list of trackers ({known}, or your own), not {said(trackers)}.")
+        self._asked = tuple(trackers)
         named = dict.fromkeys(tracker for tracker in self._asked if isinstance(tracker, str))
         given = [tracker for tracker in self._asked if not isinstance(tracker, str)]
         self._live = [_Listener(tracker) for tracker in (*map(_open, named), *given)]

@@ -57,11 +57,14 @@ class Normalised(Protocol):
     def mean(self) -> tuple[float, ...]: ...
     @property
     def std(self) -> tuple[float, ...]: ...
+    @property
+    def white(self) -> int:
+        """The largest value of a pixel, which counts as 1 for mean and std; 1 of features, which have no largest."""
 
 
 @dataclass(frozen=True)
 class Pixels:
-    """Turns uint8 images into a network's input: scale, shift and a random view."""
+    """Turns uint8 images into a network's input: scale, shift and a random view; of features, which have none, rows."""
 
     scale: Tensor  # (C,): pixel · scale + shift is the normalised value
     shift: Tensor  # (C,)
@@ -79,11 +82,14 @@ class Pixels:
     ) -> Pixels:
         mean = torch.tensor(owner.mean, dtype=torch.float64)
         std = torch.tensor(owner.std, dtype=torch.float64)
-        scale, shift = 1 / (255 * std), -mean / std
+        scale, shift = 1 / (owner.white * std), -mean / std
         return cls(scale.to(device, dtype), shift.to(device, dtype), padding, views or dtype)
 
     def normalise(self, images: Tensor) -> Tensor:
         """Normalise pixels: (…, H, W, C) uint8 → (…, C, H, W) float."""
+        if images.is_floating_point():  # whose mean may be large: not in one step, which would lose their digits
+            images = images + self.shift / self.scale
+            return (images * self.scale).movedim(-1, -3)
         return (images * self.scale + self.shift).movedim(-1, -3)
 
     def raw(self) -> Pixels:
@@ -101,6 +107,8 @@ class Pixels:
         images (all, H, W, C) uint8, index (n,), corner (n, 2) in 0..2·padding as (row, column), flipped (n,)
         → (n, C, H, W).
         """
+        if images.is_floating_point():
+            return self.normalise(images[index]).to(self.dtype)
         if kernels.in_use():
             from mdcg.models.kernels.images import view
 

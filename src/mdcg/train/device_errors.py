@@ -33,7 +33,7 @@ def device_errors_explained() -> Iterator[None]:
                 f"a training step cannot be captured as a CUDA graph ({reason}); a backbone or method of your own must "
                 "not wait for the GPU (.item(), shapes that depend on values), or set MDCG_GRAPHS=off."
             ) from error
-        if re.search(GPU, str(error)):
+        if is_device_error(error):
             raise MachineError(
                 f"the GPU stopped working ({reason}); what was saved is kept: give the same command again, or go on "
                 "with --device cpu."
@@ -42,10 +42,13 @@ def device_errors_explained() -> Iterator[None]:
 
 
 def is_device_error(error: BaseException) -> bool:
-    """Whether memory or the GPU is to blame, not what was computed."""
-    return isinstance(error, MemoryError | RuntimeError) and (
-        is_out_of_memory(error) or re.search(GPU, str(error)) is not None
-    )
+    """Whether memory or the GPU is to blame, not what was computed.
+
+    What PyTorch cannot do with a kind of tensor is no machine's fault: such an error names all backends, CUDA too.
+    """
+    if not isinstance(error, MemoryError | RuntimeError) or isinstance(error, NotImplementedError):
+        return False
+    return is_out_of_memory(error) or re.search(GPU, str(error)) is not None
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from mdcg.testing.abuse.archives import Archives
+from mdcg.testing.abuse.arguments import Arguments
 from mdcg.testing.abuse.browser import Browser
 from mdcg.testing.abuse.campaign import Outcome, Part, attempt
 from mdcg.testing.abuse.faults import Faults
@@ -24,21 +25,8 @@ from mdcg.testing.abuse.together import Together
 PARTS: dict[str, type[Part]] = {
     part.name: part
     for part in (
-        *(
-            Kill,
-            KillAt,
-            Mutate,
-            Models,
-            Commands,
-            Recipes,
-            Images,
-            Archives,
-            Overwrite,
-            Faults,
-            Together,
-            Browser,
-            Nodes,
-        ),
+        *(Kill, KillAt, Mutate, Models, Commands, Recipes, Arguments, Images, Archives, Overwrite, Faults, Together),
+        *(Browser, Nodes),
     )
 }
 WIDTH = max(map(len, PARTS))
