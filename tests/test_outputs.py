@@ -41,7 +41,7 @@ def refused(output: Output, said: str) -> None:
 
 def recognised(kind: Kind, content: bytes) -> bool:
     try:
-        return kind.lost(io.BufferedReader(io.BytesIO(content))) == ""  # type: ignore[arg-type]
+        return kind.lost(io.BufferedReader(io.BytesIO(content))) == ""
     except OSError:
         raise
     except Exception:

@@ -99,7 +99,7 @@ class Overwrite(Part):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.server_ = self.server()
+        self._commands = self.server()
         self.whole, self.here = folder / "whole", folder / "here"
         self.whole.mkdir()
         self._variables = {"MPLCONFIGDIR": str(folder / "matplotlib"), "CUDA_VISIBLE_DEVICES": ""}
@@ -114,7 +114,9 @@ class Overwrite(Part):
         made = self._draw(writer, rng)
         words = [*writer.command(made.place), *(["--force"] if force else [])]
         before = _content(self.here)
-        process = self.server_.start(*words, before=partial(_guarded, self.here), cwd=str(self.here), **self._variables)
+        process = self._commands.start(
+            *words, before=partial(_guarded, self.here), cwd=str(self.here), **self._variables
+        )
         said, errors = process.communicate(300)
         complaint = wrong(words, process.returncode or 0, said, errors)
         after = _content(self.here)
@@ -177,7 +179,7 @@ class Overwrite(Part):
                     Image.fromarray(pixels).save(here / place / name / f"{number}.png")
         parquet = importlib.util.find_spec("pyarrow") is not None
         made = self.folder / "made"
-        for words in (
+        commands: list[list[object]] = [
             ["learn", "images", "--out", "model.safetensors", *LEARN],
             ["learn", "more", "--from", "model.safetensors", "--out", made / "newer", "--epochs", "1"],
             ["export", "model.safetensors", "--out", made / "onnx"],
@@ -190,8 +192,9 @@ class Overwrite(Part):
             ["runs", "--export", made / "runs.csv"],
             ["runs", "--export", made / "runs.jsonl"],
             *([["runs", "--export", made / "runs.parquet"]] if parquet else []),
-        ):
-            process = self.server_.run(*words, cwd=str(here), **self._variables)
+        ]
+        for words in commands:
+            process = self._commands.run(*words, before=None, cwd=str(here), **self._variables)
             assert process.returncode == 0, process.stderr
         figure = made / Path(FIGURES).name
         named = {
