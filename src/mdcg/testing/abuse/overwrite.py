@@ -42,6 +42,7 @@ class Writer:
     place: str  # the name of the file, where the command has one for it
     weight: int = 4  # how often it is drawn: less where it takes long
     reads: tuple[str, ...] = ()  # of those above
+    forcible: bool = True  # not where it reads what it replaces
 
     def command(self, place: Path) -> list[str]:
         at = place.parent if self.fixed else place
@@ -69,7 +70,7 @@ WRITERS = (
     Writer(("report", "--out", "{}"), ("markdown",), "out/table.md", 1),
     Writer(("report", "--out", "{}"), ("latex",), "out/table.tex", 1),
     Writer(("report", "--out", "{}"), ("table",), "out/table.csv", 1),
-    Writer(("report", "--reproduction", "{}"), ("reproduction",), "new.md", 3),
+    Writer(("report", "--reproduction", "{}"), ("reproduction",), "new.md", 3, forcible=False),
     Writer(("runs", "--export", "{}"), ("runs",), "new.csv"),
     Writer(("runs", "--export", "{}"), ("archive", "nothing"), "new.jsonl", 4, ("runs/all.jsonl",)),
     Writer(("search", "--method", "der", *DIGITS, "--write", "{}"), ("chosen",), "new.yaml", 2, ("runs/all.jsonl",)),
@@ -120,7 +121,7 @@ class Overwrite(Part):
         said, errors = process.communicate(300)
         complaint = wrong(words, process.returncode or 0, said, errors)
         after = _content(self.here)
-        may = made.own or (force and made.forcible)
+        may = made.own or (force and made.forcible and writer.forcible)
         if complaint is None and may and process.returncode != 0:
             complaint = f"it was refused: {errors.strip()}"
         if complaint is None and not may:
