@@ -41,7 +41,7 @@ def refused(output: Output, said: str) -> None:
 
 def recognised(kind: Kind, content: bytes) -> bool:
     try:
-        return kind.lost(io.BufferedReader(io.BytesIO(content))) == ""  # type: ignore[arg-type]
+        return kind.lost(io.BufferedReader(io.BytesIO(content))) == ""
     except OSError:
         raise
     except Exception:
@@ -146,8 +146,14 @@ def test_names_that_no_file_can_have(name: str, tmp_path: Path) -> None:
         Output(tmp_path / name, KIND).check()
 
 
-def test_a_file_that_somebody_puts_there_meanwhile(tmp_path: Path) -> None:
+def test_a_file_that_somebody_puts_there_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = Output(tmp_path / "file", KIND)
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_write", lambda file, content: output.path.write_bytes(b"theirs"))
+        with pytest.raises(MdcgError, match="is not a file of ours"):
+            output.write(b"new")
+    assert output.path.read_bytes() == b"theirs"
+    output.path.unlink()
 
     def write() -> None:
         with output.open() as file:

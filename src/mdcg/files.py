@@ -41,7 +41,8 @@ OWNER = ".owner"  # and one that names who holds it: a locked file cannot be rea
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}  # what a disk without locks answers
 READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # no links, no waiting for a pipe
 NO_FILE = "a pipe, a socket or a device"
-SYSTEM, SHARED = (Path("/dev"), Path("/proc"), Path("/sys")), Path("/dev/shm")  # of Linux and others like it
+SYSTEM: tuple[Path, ...] = (Path("/dev"), Path("/proc"), Path("/sys"))  # where a system like Linux has its own files,
+SHARED = Path("/dev/shm")  # but for these
 TRIES = 100  # to make a file, while others tidy up beside it
 PATIENCE = 0.2  # seconds to wait for a lock: who just looks whether a folder is locked holds it for a moment
 

@@ -116,7 +116,7 @@ class Output:
 
     def _is_input(self) -> bool:
         """Whether the file is one that the command reads, by whatever name, or is in a folder that it reads."""
-        own = Path(os.path.realpath(self.path.parent), self.path.name)  # the link, where it is one
+        own = _itself(self.path)
         return any(own == file or _same(own, file) for one in self.inputs for file in _files(one))
 
 
@@ -125,14 +125,19 @@ def _led_to(path: Path) -> Iterator[Path]:
     for _ in range(MOST_LINKS):
         yield path
         try:
-            path = Path(os.path.realpath(path.parent), path.readlink())
+            path = _itself(path).parent / path.readlink()
         except OSError:  # no link
             return
 
 
+def _itself(path: Path) -> Path:
+    """Where a file is, or a link itself."""
+    return Path(os.path.realpath(path.parent), path.name)
+
+
 def _files(path: Path) -> Iterator[Path]:
     """A file, or all files in a folder."""
-    yield path
+    yield _itself(path)
     for folder, _, names in os.walk(os.path.realpath(path)):
         yield from (Path(folder, name) for name in names)
 

@@ -63,7 +63,9 @@ def test_values_that_only_the_drawing_stumbles_over(tmp_path: Path) -> None:
     run = with_rows(finished(spec("md-cg")), "drift", [LOOK | {"kl": ["much"]}], tmp_path)
     figure = Drift()
     with pytest.raises(MdcgError, match="the figure drift cannot be drawn from what drift measured"):
-        make._write("drift", figure, numbers(figure, [run]), "", tmp_path / "figures" / "drift-c10-5")
+        make._write(
+            "drift", figure, numbers(figure, [run]), "", make._outputs(figure, tmp_path / "figures" / "drift-c10-5")
+        )
     assert not (tmp_path / "figures").exists()
 
 

@@ -10,7 +10,7 @@ import pytest
 from mdcg.errors import MachineError
 from mdcg.figures import Figure
 from mdcg.figures.base import Row, RunFigure
-from mdcg.figures.make import _stem, _writable, _write, drawing
+from mdcg.figures.make import _outputs, _stem, _writable, _write, drawing
 from mdcg.figures.plots.confusion import Confusion
 from mdcg.figures.plots.drift import Drift
 from mdcg.figures.plots.floats import Floats
@@ -80,7 +80,7 @@ def test_names_of_files(tmp_path: Path) -> None:
     assert long.endswith("-birds-3")
     rows = Forgetting().numbers([finished(spec())])
     stem = _stem("forgetting", Recipe(scenario="folder:$x$/y-5", memory=[500]))
-    made = _write("forgetting", Forgetting(), rows, "Two $ in a name: $x$.", tmp_path / stem)
+    made = _write("forgetting", Forgetting(), rows, "Two $ in a name: $x$.", _outputs(Forgetting(), tmp_path / stem))
     assert {file.name for file in made.files} == {
         f"forgetting-folder-x-y-5-m500.{kind}" for kind in ("svg", "png", "csv")
     }

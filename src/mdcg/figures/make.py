@@ -179,7 +179,7 @@ def _writable(out: Path) -> None:
                 folder.rmdir()
 
 
-def _outputs(figure: Figure, stem: Path, force: bool) -> dict[str, Output]:
+def _outputs(figure: Figure, stem: Path, force: bool = False) -> dict[str, Output]:
     """The files of a figure: `stem`, with what tells each kind behind it."""
     begins = list(figure.begins)
     kinds = style.DRAWINGS | {

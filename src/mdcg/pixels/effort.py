@@ -38,7 +38,10 @@ def refuse_before_opening(file: BinaryIO) -> None:
 
 def refuse_before_loading(image: ImageFile) -> None:
     """Refuse an image whose parts would be decoded over and over, for they lie on each other."""
-    parts = sum((right - left) * (lower - upper) for _, (left, upper, right, lower), *_ in image.tile)
+    parts = 0
+    for part in image.tile:
+        left, upper, right, lower = part[1] or (0, 0, *image.size)
+        parts += (right - left) * (lower - upper)
     if parts > max(MOST_WORK, image.width * image.height):
         raise TooMuchWork("parts that lie on each other")
 

@@ -42,6 +42,7 @@ class Writer:
     place: str  # the name of the file, where the command has one for it
     weight: int = 4  # how often it is drawn: less where it takes long
     reads: tuple[str, ...] = ()  # of those above
+    forcible: bool = True  # not where it reads what it replaces
 
     def command(self, place: Path) -> list[str]:
         at = place.parent if self.fixed else place
@@ -69,7 +70,7 @@ WRITERS = (
     Writer(("report", "--out", "{}"), ("markdown",), "out/table.md", 1),
     Writer(("report", "--out", "{}"), ("latex",), "out/table.tex", 1),
     Writer(("report", "--out", "{}"), ("table",), "out/table.csv", 1),
-    Writer(("report", "--reproduction", "{}"), ("reproduction",), "new.md", 3),
+    Writer(("report", "--reproduction", "{}"), ("reproduction",), "new.md", 3, forcible=False),
     Writer(("runs", "--export", "{}"), ("runs",), "new.csv"),
     Writer(("runs", "--export", "{}"), ("archive", "nothing"), "new.jsonl", 4, ("runs/all.jsonl",)),
     Writer(("search", "--method", "der", *DIGITS, "--write", "{}"), ("chosen",), "new.yaml", 2, ("runs/all.jsonl",)),
@@ -99,7 +100,7 @@ class Overwrite(Part):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.server_ = self.server()
+        self._commands = self.server()
         self.whole, self.here = folder / "whole", folder / "here"
         self.whole.mkdir()
         self._variables = {"MPLCONFIGDIR": str(folder / "matplotlib"), "CUDA_VISIBLE_DEVICES": ""}
@@ -114,11 +115,13 @@ class Overwrite(Part):
         made = self._draw(writer, rng)
         words = [*writer.command(made.place), *(["--force"] if force else [])]
         before = _content(self.here)
-        process = self.server_.start(*words, before=partial(_guarded, self.here), cwd=str(self.here), **self._variables)
+        process = self._commands.start(
+            *words, before=partial(_guarded, self.here), cwd=str(self.here), **self._variables
+        )
         said, errors = process.communicate(300)
         complaint = wrong(words, process.returncode or 0, said, errors)
         after = _content(self.here)
-        may = made.own or (force and made.forcible)
+        may = made.own or (force and made.forcible and writer.forcible)
         if complaint is None and may and process.returncode != 0:
             complaint = f"it was refused: {errors.strip()}"
         if complaint is None and not may:
@@ -177,7 +180,7 @@ class Overwrite(Part):
                     Image.fromarray(pixels).save(here / place / name / f"{number}.png")
         parquet = importlib.util.find_spec("pyarrow") is not None
         made = self.folder / "made"
-        for words in (
+        commands: list[list[object]] = [
             ["learn", "images", "--out", "model.safetensors", *LEARN],
             ["learn", "more", "--from", "model.safetensors", "--out", made / "newer", "--epochs", "1"],
             ["export", "model.safetensors", "--out", made / "onnx"],
@@ -190,8 +193,9 @@ class Overwrite(Part):
             ["runs", "--export", made / "runs.csv"],
             ["runs", "--export", made / "runs.jsonl"],
             *([["runs", "--export", made / "runs.parquet"]] if parquet else []),
-        ):
-            process = self.server_.run(*words, cwd=str(here), **self._variables)
+        ]
+        for words in commands:
+            process = self._commands.run(*words, before=None, cwd=str(here), **self._variables)
             assert process.returncode == 0, process.stderr
         figure = made / Path(FIGURES).name
         named = {

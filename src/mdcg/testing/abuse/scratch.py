@@ -173,6 +173,8 @@ class Scratch:
         for name in named:
             home = str(self.root / "home") + name[1:] if name.startswith("~") else name
             found += [Path(os.path.realpath(self.here / one)) for one in (name, home)]
+            if "--force" in words and name:  # which replaces a link itself
+                found += [Path(os.path.realpath((self.here / name).parent), (self.here / name).name)]
         return found
 
     def _put_in_order(self, places: Collection[Path], fresh: bool) -> str | None:
