@@ -101,11 +101,11 @@ def _print_probe_time(sweep: Sweep, options: dict[str, Any]) -> None:
 
 def _write_page(path: Path, sweep: Sweep) -> None:
     from mdcg.files import write_atomic
-    from mdcg.report.page.page import page
+    from mdcg.report.page.page import page_file
     from mdcg.results.settings import gather, of_sweep
 
     runs = [run for setting in of_sweep(sweep) for run in setting.runs]
-    write_atomic(path, page(gather(runs), sweep.title).encode("utf-8", "replace"))
+    write_atomic(path, page_file(gather(runs), sweep.title))
 
 
 def _print_comparison(
