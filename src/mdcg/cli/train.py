@@ -12,6 +12,7 @@ from mdcg.cli.app import app
 from mdcg.cli.options import asked, how, print_json, shares_options
 from mdcg.compiler import start_early
 from mdcg.errors import MdcgError
+from mdcg.files import shown
 from mdcg.terminal import PlainConsole, say
 from mdcg.train.signals import Stopped
 
@@ -31,6 +32,10 @@ def run(
     """Train one method on a scenario, once per seed. Given again, an interrupted command goes on where it was."""
     sweep = _sweep(options, method=method)
     methods = {spec.method for spec in sweep.specs}
+    if len(methods) > 1 and method is not None:
+        raise MdcgError(
+            f"'mdcg run' trains one method; 'mdcg compare --methods {shown(method, 100)}' compares several."
+        )
     if len(methods) > 1:
         raise MdcgError("the recipe names several methods; give it to 'mdcg compare', or name one with --method.")
     (name,) = methods

@@ -18,10 +18,11 @@ from mdcg.testing.abuse.mutate import Mutate
 from mdcg.testing.abuse.nodes import Nodes
 from mdcg.testing.abuse.recipes import Recipes
 from mdcg.testing.abuse.together import Together
+from mdcg.testing.abuse.trees import Trees
 
 PARTS: dict[str, type[Part]] = {
     part.name: part
-    for part in (Kill, KillAt, Mutate, Commands, Recipes, Images, Archives, Faults, Together, Browser, Nodes)
+    for part in (Kill, KillAt, Mutate, Commands, Recipes, Images, Archives, Trees, Faults, Together, Browser, Nodes)
 }
 WIDTH = max(map(len, PARTS))
 
