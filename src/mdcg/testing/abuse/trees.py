@@ -102,7 +102,7 @@ TRAIN: tuple[Words, ...] = (
     ("run", "--method", "replay", *SAME, *RUNS), ("run", "--method", "replay", "--seeds", 1, *SAME, *RUNS),
     ("compare", "--methods", "naive,replay", *SAME, *RUNS, "--report", "page.html"),
     ("sweep", "HERE/recipe.yaml", *RUNS), ("sweep", "HERE/recipe.yaml", *RUNS, "--plan"),
-    ("figure", "forgetting", "--scenario", "digits-2", "--methods", "replay", "--memory", 20, "--epochs", 1, "--runs", "HERE/runs"),
+    ("figure", "forgetting", "--methods", "replay", *SAME[:-2], "--runs", "HERE/runs"),
 )  # fmt: skip
 NEW = ("--out", "new.safetensors", *SMALLEST)
 SEE: tuple[Words, ...] = (
