@@ -92,7 +92,12 @@ def test_how_deep_it_goes(place: Path, depth: int, name: str) -> None:
 def test_each_folder_is_read_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Path] = []
     scan = os.scandir
-    monkeypatch.setattr(os, "scandir", lambda folder: (read.append(folder), scan(folder))[1])
+
+    def counted(folder: Path) -> object:
+        read.append(folder)
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", counted)
     for count in (20, 40):
         shutil.rmtree(place, ignore_errors=True)
         for one in range(count):

@@ -88,12 +88,18 @@ def _epochs(record: Record) -> list[Epoch]:
     """The epochs of a record; a row that is none, as of another program, is left out."""
     found = []
     for row in record.history:
-        task, epoch, loss, accuracy = (row.get(key) for key in ("task", "epoch", "loss", "train_accuracy"))
-        counts = isinstance(task, int) and isinstance(epoch, int)
-        if counts and isinstance(loss, int | float) and isinstance(accuracy, int | float):
+        task, epoch = row.get("task"), row.get("epoch")
+        loss, accuracy = row.get("loss"), row.get("train_accuracy")
+        measured = isinstance(loss, int | float) and isinstance(accuracy, int | float)
+        if isinstance(task, int) and isinstance(epoch, int) and measured:
             number = (task - 1) * record.spec.epochs + epoch
-            found.append(Epoch(task, epoch, number, loss, accuracy, tuple(row.get("accuracy", ()))))
+            found.append(Epoch(task, epoch, number, row["loss"], row["train_accuracy"], _numbers(row.get("accuracy"))))
     return found
+
+
+def _numbers(values: object) -> tuple[float, ...]:
+    fits = isinstance(values, list) and all(isinstance(value, int | float) for value in values)
+    return tuple(values) if isinstance(values, list) and fits else ()
 
 
 def _outcome(record: Record) -> Outcome:

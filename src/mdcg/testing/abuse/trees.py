@@ -79,8 +79,8 @@ class Trees(Hostile):
         """What is wrong with the answer to a command, if anything is."""
         first = self.names[0]
         asked = [str(word).replace("RUN", first).replace("HERE", str(self.here)) for word in words]
-        cache = {"MDCG_CACHE": str(self.here / "cache")} if place == "cache" else {}
-        error, code, out, said = self.wrong(*asked, before=as_nobody if nobody else None, **cache)
+        cache = str(self.here / "cache") if place == "cache" else os.environ["MDCG_CACHE"]
+        error, code, out, said = self.wrong(*asked, before=as_nobody if nobody else None, MDCG_CACHE=cache)
         if error is None and place.startswith("runs"):
             if not (self.here / "runs" / first / RESULT).exists():
                 return "a finished run is gone"
