@@ -1,12 +1,14 @@
 """Time and peak memory of the commands that look at all runs of a folder, each as a process of its own.
 
-    python benchmarks/many_runs.py [--runs 200,2000,10000] [--keep FOLDER]
+    python benchmarks/many_runs.py [--runs 200,2000,10000] [--settings 1000,4000,16000] [--keep FOLDER]
 
 Makes folders of finished runs, which nobody trained, and of one archive each with the same runs: two scenarios of the
 digits, four methods, five seeds, 20 epochs for each task, and as many memory sizes and learning rates as it takes.
-Every command is given once for each, `sweep --plan` with a recipe of all these runs. With --keep the folders stay, and
-with them all that the commands wrote, to compare two versions: a folder that is there is not made again. Peak memory is
-that of the process (ru_maxrss), with Python and PyTorch in it.
+Every command is given once for each, `sweep --plan` with a recipe of all these runs. `report` is also given for
+archives in which every run is a setting of its own, with a learning rate that no other has: its work must not grow with
+the square of their number. `list methods` is what any command takes. With --keep the folders stay, and with them all
+that the commands wrote, to compare two versions: a folder that is there is not made again. Peak memory is that of the
+process (ru_maxrss), with Python and PyTorch in it.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -40,7 +43,7 @@ def recipe(runs: int) -> dict[str, object]:
 
 def make(folder: Path, runs: int) -> None:
     """Make a recipe, its runs as folders, and the same runs as one archive."""
-    # Only in the process that makes them: a process that is started begins with the peak of the one that starts it.
+    # Imported only in the process that makes them, see `apart`.
     from mdcg.execute.sweep import Sweep
     from mdcg.runs.archive import write_archive
     from mdcg.runs.store import Store
@@ -50,6 +53,28 @@ def make(folder: Path, runs: int) -> None:
     (folder / "recipe.yaml").write_text(json.dumps(recipe(runs)))
     write_made(Sweep.read(folder / "recipe.yaml", out=folder / "folders"))
     write_archive(folder / "archive" / "all.jsonl", [record for _, record in Store(folder / "folders").records()])
+
+
+def make_settings(folder: Path, count: int) -> None:
+    """Make an archive of so many runs, each of a setting of its own."""
+    from mdcg.execute.sweep import Sweep
+    from mdcg.recipes.document import Document
+    from mdcg.runs.archive import write_archive
+    from mdcg.testing.made import made_record
+
+    base = {"scenario": "digits-5", "methods": ["replay", "md"], "memory": 100, "epochs": 2, "seeds": "0"}
+    sweep = Sweep.of(Document(base), out=folder)
+    names = sweep.context.dataset(sweep.specs[0]).class_names
+    rates = (round(0.001 * (1 + place / 1000), 7) for place in range(count))
+    specs = (sweep.specs[place % 2].model_copy(update={"lr": rate}) for place, rate in enumerate(rates))
+    write_archive(folder / "all.jsonl", [made_record(spec, names) for spec in specs])
+
+
+def apart(make: Callable[..., None], *asked: object) -> None:
+    """Make something in a process of its own: one that is started begins with the peak of the one that starts it."""
+    making = multiprocessing.get_context("spawn").Process(target=make, args=asked)
+    making.start()
+    making.join()
 
 
 def measured(output: Path, *words: object) -> str:
@@ -81,6 +106,7 @@ def commands(runs: Path, out: Path) -> dict[str, tuple[object, ...]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", default="200,2000,10000")
+    parser.add_argument("--settings", default="1000,4000,16000")
     parser.add_argument("--keep", type=Path)
     asked = parser.parse_args()
     counts = [int(text) for text in asked.runs.split(",")]
@@ -89,9 +115,7 @@ def main() -> None:
         for count in counts:
             folder = (asked.keep or Path(scratch)) / str(count)
             if not folder.exists():
-                making = multiprocessing.get_context("spawn").Process(target=make, args=(folder, count))
-                making.start()
-                making.join()
+                apart(make, folder, count)
             for kind in ("folders", "archive"):
                 out = folder / f"out-{kind}"
                 out.mkdir(exist_ok=True)
@@ -99,12 +123,24 @@ def main() -> None:
                     found = measured(out / f"{place}.txt", *words)
                     rows.setdefault(f"{name} | {kind}", []).append(found)
                     print(f"{count:,} runs, {kind}, {name}: {found}", file=sys.stderr)
+        print(f"\nany command: {measured(Path(scratch) / 'any.txt', 'list', 'methods')}", file=sys.stderr)
+        of_settings = {}
+        for count in [int(text) for text in asked.settings.split(",")]:
+            folder = (asked.keep or Path(scratch)) / f"settings-{count}"
+            if not folder.exists():
+                folder.mkdir(parents=True)
+                apart(make_settings, folder, count)
+            words = ("report", folder, "--out", folder / "report")
+            of_settings[count] = measured(folder / "report.txt", *words)
     machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch {version('torch')}"
     print(f"{machine}; in brackets the seconds of a core\n")
     print(f"| command | runs as | {' | '.join(f'{count:,} runs' for count in counts)} |")
     print("|---|---|" + "---|" * len(counts))
     for name, cells in rows.items():
         print(f"| {name} | {' | '.join(cells)} |")
+    print(f"\n| settings | {' | '.join(f'{count:,}' for count in of_settings)} |")
+    print("|---|" + "---|" * len(of_settings))
+    print(f"| report | {' | '.join(of_settings.values())} |")
 
 
 if __name__ == "__main__":

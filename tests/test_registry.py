@@ -13,7 +13,7 @@ import pytest
 from torch import Tensor, nn
 
 import mdcg
-from mdcg.errors import unknown
+from mdcg.errors import nearest, unknown
 from mdcg.memory import Draw
 from mdcg.methods.base import METHODS, cross_entropy
 from mdcg.models.backbones import BACKBONES
@@ -183,3 +183,18 @@ def test_very_many_names_are_not_all_told() -> None:
         "Known: run000, run001, run002, run003, run004, run005, run006, run007, run008, run009 and 1,190 others."
     )
     assert str(unknown("run", "run7777", names)).startswith("unknown run 'run7777'; did you mean 'run777'?")
+
+
+def test_the_nearest_name_of_a_run() -> None:
+    """One that begins alike, or has most of the words: letters of a digest that happen to agree say nothing."""
+    known = [f"digits-5_md-cg_m100_s{seed}_{digest}" for seed, digest in enumerate(("0a1b", "9c9c", "77aa", "3c4d"))]
+    for asked, seed in (
+        ("digits-5_md-cg_m100_s1", 1),
+        ("digits-5_md-cg_m100_s2_0a1c", 2),
+        ("Digits-5_MD-CG_m100_s3_", 3),
+    ):
+        assert f"did you mean '{known[seed]}'?" in str(unknown("run", asked, known))
+    assert nearest("digits-5_md-cg_m100_s9_77ab", known) in known
+    assert nearest("something else", known) is None
+    assert nearest("", known) is None
+    assert nearest("x", []) is None

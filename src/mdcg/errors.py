@@ -135,10 +135,31 @@ def unknown(kind: str, name: object, known: Iterable[str], about: str | None = N
     """
     names = sorted(known)
     text = _cut(name, 200) if isinstance(name, str) else said(name)
-    small = {known_name.lower(): known_name for known_name in names}
-    near = difflib.get_close_matches(text.lower(), small, n=1, cutoff=0.6)
-    hint = f"; did you mean '{small[near[0]]}'?" if near else "."
+    near = nearest(text, names)
+    hint = "." if near is None else f"; did you mean '{near}'?"
     known_names = f"Known: {', '.join(names)}." if names else "There is none."
     if len(names) > MANY:
         known_names = f"Known: {', '.join(names[:FEW])} and {len(names) - FEW:,} others."
     return MdcgError(f"unknown {kind} '{text}'{hint} {known_names}", about)
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like this one; None where none is like it.
+
+    One that begins with it is, and one that has more of its words: a letter more or less in a word that is none of
+    theirs says nothing.
+
+    >>> nearest("md_s1_11c0", ["md_s1_6b0f", "md_s4_11c1"]), nearest("md_s4", ["md_s1_6b0f", "md_s4_11c1"])
+    ('md_s1_6b0f', 'md_s4_11c1')
+    """
+    small = {one.lower(): one for one in sorted(known, reverse=True)}
+    asked = name.lower()
+    longer = sorted(one for one in small if one.startswith(asked)) if len(asked) > 2 else []
+    if longer:
+        return small[longer[0]]
+    missing = {one: len(set(asked.split("_")).difference(one.split("_"))) for one in small}
+    for fewest in sorted(set(missing.values())):
+        alike = [one for one, count in missing.items() if count == fewest]
+        if near := difflib.get_close_matches(asked, alike, n=1, cutoff=0.6):
+            return small[near[0]]
+    return None

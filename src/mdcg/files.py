@@ -204,7 +204,10 @@ def remove_folder(folder: Path) -> None:
     if folder.is_symlink():
         folder.unlink(missing_ok=True)
     else:
-        shutil.rmtree(folder)
+        try:
+            shutil.rmtree(folder)
+        except RecursionError as error:  # it cannot be one of ours, which have no folders in them
+            raise OSError(errno.ELOOP, "folders lie too deep in each other", str(folder)) from error
 
 
 def unlink_link(path: Path) -> None:

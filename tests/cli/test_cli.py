@@ -600,3 +600,9 @@ def test_the_list_tells_how_methods_train(cli: Cli) -> None:
         "trains, unless asked otherwise, with lr 0.1, schedule cosine, weight_decay 0.0005, augment randaugment; "
         "weight_decay 0 where the memory has fewer than 10 images of a class" in told
     )
+
+
+def test_run_of_several_methods(cli: Cli) -> None:
+    """They were given as options: there is no recipe to speak of."""
+    said = cli("run", "--scenario", "digits-2", "--method", "replay,naive", "--memory", 20).sentence()
+    assert said == "mdcg: 'mdcg run' trains one method; 'mdcg compare --methods replay,naive' compares several."

@@ -363,7 +363,7 @@ def test_data_has_no_nan_and_ends_no_script() -> None:
 
 def test_one_task_and_a_foreign_history_do_no_harm() -> None:
     run = made_run(tasks=1)
-    run.record.history[:] = [{"task": "one"}, {}, {"task": 1, "epoch": 1, "loss": math.nan, "train_accuracy": 1}]
+    run.record.history = [{"task": "one"}, {}, {"task": 1, "epoch": 1, "loss": math.nan, "train_accuracy": 1}]
     html = page(gather([run]), "one task")
     (block,) = [json.loads(block) for block in Elements(html).blocks][1:]
     assert block["runs"][0]["loss"] == [None]
@@ -398,7 +398,7 @@ def test_command_skips_what_it_cannot_read(cli: Cli, runs: Path, tmp_path: Path)
     strange = made_run(60, scenario="no scenario")
     store(strange, runs / "strange")
     huge = made_run(60, method="replay")
-    huge.record.correct[-1][0] = 10**400
+    huge.record.correct = [*huge.record.correct[:-1], [10**400, *huge.record.correct[-1][1:]]]
     store(huge, runs / "huge")
     answer = cli("report", runs, "--out", tmp_path / "out")
     assert answer.code == 0

@@ -91,9 +91,9 @@ def test_what_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, 
 
 
 def test_lines_for_other_programs(tmp_path: Path) -> None:
-    record = fake_runs.finished(fake_runs.spec()).record
-    record.history.append({"task": 1, "epoch": 1, "loss": 1 / 3, "train_accuracy": 50.0})
-    record.history.append({"task": 1, "epoch": 2, "loss": 2 / 3, "train_accuracy": 60.0, "accuracy": [100 / 3]})
+    rows: list[dict[str, Any]] = [{"task": 1, "epoch": 1, "loss": 1 / 3, "train_accuracy": 50.0}]
+    rows.append({"task": 1, "epoch": 2, "loss": 2 / 3, "train_accuracy": 60.0, "accuracy": [100 / 3]})
+    record = fake_runs.finished(fake_runs.spec()).record.model_copy(update={"history": rows})
     write_archive(tmp_path / "x.jsonl", [record])
     (line,) = (tmp_path / "x.jsonl").read_text().splitlines()
     content = json.loads(line)

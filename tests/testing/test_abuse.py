@@ -23,6 +23,7 @@ FEW = {
     "arguments": 150,
     "images": 2,
     "archives": 3,
+    "trees": 3,
     "faults": 2,
 }
 SLOW = {"overwrite": 8, "kill": 4, "together": 2, "browser": 4, "ray": 1}  # even few

@@ -85,3 +85,11 @@ def test_a_server_that_is_away(
     result = mdcg.run(**ASKED, memory=20, out=runs, log=["mlflow"])
     assert result.ACC[0] > 0
     assert capsys.readouterr().err.count("the tracker MLflow failed") == 1
+
+
+def test_runs_that_were_finished(client: Any, runs: Path) -> None:
+    mdcg.run(**ASKED, memory=20, out=runs)
+    for _ in range(2):
+        mdcg.run(**ASKED, memory=20, out=runs, log=["mlflow"])
+        (run,) = kept(client)
+        check(client, run, runs / run.info.run_name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import struct
 import threading
 from collections.abc import Iterator
@@ -307,6 +308,49 @@ def test_event_files(cli: Cli, runs: Path) -> None:
         assert len(list((folder / "tensorboard").iterdir())) == 2
         check_events(folder)  # the second file takes the place of the first
     assert cli("runs", "--out", runs).code == 0
+
+
+def test_event_files_of_runs_that_were_finished(cli: Cli, runs: Path, plain: Path) -> None:
+    """From their results, and from an archive: as if they had been told of as they trained; and once."""
+    pytest.importorskip("tensorboardX")
+    shutil.copytree(plain, runs)
+    for new in (2, 0):
+        answer = cli(*WORDS, "--out", runs, "--log", "tensorboard")
+        assert answer.code == 0
+        assert ("mdcg: new in the log, of the finished runs: 2." in answer.err) == bool(new)
+        for path in runs.glob("*/result.json"):
+            assert len(list((path.parent / "tensorboard").iterdir())) == 1
+            check_events(path.parent)
+    elsewhere = runs.with_name("archived")
+    assert cli("runs", "--out", plain, "--export", elsewhere / "all.jsonl").code == 0
+    assert cli(*WORDS, "--out", elsewhere, "--log", "tensorboard").code == 0
+    for path in plain.glob("*/result.json"):
+        told, kept = scalars(elsewhere / path.parent.name), read_record(path.parent)
+        assert [value for _, value in told["loss"]] == pytest.approx([row["loss"] for row in kept.history], rel=1e-5)
+        ((step, acc),) = told["final/ACC"]
+        assert (step, acc) == pytest.approx((EPOCHS * TASKS + 1, kept.metrics["ACC"]), rel=1e-6)
+
+
+def test_finished_runs_are_told_of_to_those_who_lack_them(runs: Path, plain: Path) -> None:
+    class Late(Diary):
+        def has(self, run: TrackedRun) -> bool:
+            return any(what == "end" for what, _ in self.of(run.name))
+
+    class Broken(Late):
+        def epoch(self, run: TrackedRun, epoch: Epoch) -> None:
+            raise OSError("no disk")
+
+    shutil.copytree(plain, runs)
+    late, others, broken = Late(), Diary(), Broken()
+    for _ in range(2):
+        results = mdcg.run(**ASKED, memory=20, seeds=range(2), out=runs, log=[late, others, broken])
+    assert others.told == []  # as it says nothing of what it has
+    assert [what for what, *_ in broken.told[:3]] == ["begin", "leave", "begin"]
+    for record in results.records:
+        told = late.of(record.spec.name)
+        assert [what for what, _ in told] == ["begin", *["epoch"] * EPOCHS * TASKS, "end", "leave"]
+        assert [epoch.loss for _, epoch in told[1:-2]] == [row["loss"] for row in record.history]
+        assert record.as_json()["R"] == told[-2][1].R
 
 
 def test_event_files_of_a_run_that_was_stopped(runs: Path) -> None:

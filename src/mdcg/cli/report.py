@@ -53,17 +53,17 @@ def report(
         write_reproduction(reproduction, found.runs, runs / NOTES)
         say(f"reproduction: {reproduction}")
         return
-    from mdcg.report.page.page import page  # which brings libraries to draw with
+    from mdcg.report.page.page import page_file  # which brings libraries to draw with
 
     sections = gather(found.runs)
     contents = {
-        "table.md": markdown(sections),
-        "table.tex": latex(sections),
-        "table.csv": csv_table(sections),
-        "index.html": page(sections, f"Results in {readable(runs)}"),
+        "table.md": markdown(sections).encode("utf-8", "replace"),
+        "table.tex": latex(sections).encode("utf-8", "replace"),
+        "table.csv": csv_table(sections).encode("utf-8", "replace"),
+        "index.html": page_file(sections, f"Results in {readable(runs)}"),
     }
     remove_partial(out)
-    for name, text in contents.items():
-        outputs[name].write(text.encode("utf-8", "replace"))
+    for name, content in contents.items():
+        outputs[name].write(content)
     say(f"tables: {', '.join(str(out / name) for name in list(contents)[:3])}")
     say(f"report: {out / 'index.html'}")

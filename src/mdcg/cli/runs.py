@@ -50,20 +50,22 @@ def runs(
     unreadable: list[tuple[Path, str]] = []
     every = list(Store(out).named(unreadable))
     rows = [row_of(name, record) for name, record in every]
-    known = [{key: value for key, value in row.items() if key != "R"} for row in rows]
-    names = [name for name in KINDS if name != "R"]  # a matrix is neither more nor less than another
-    conditions = [parse_filter(text, known, names) for text in filters or []]
-    chosen = select(known, conditions)
-    key = find_key(sort.removeprefix("-"), known, names)
-    order = in_order([rows[place] for place in chosen], key, down=sort.startswith("-"))
-    found = [rows[chosen[place]] for place in order]
+    matrices = [row.pop("R") for row in rows]  # a matrix is neither more nor less than another
+    names = [name for name in KINDS if name != "R"]
+    conditions = [parse_filter(text, rows, names) for text in filters or []]
+    chosen = select(rows, conditions)
+    key = find_key(sort.removeprefix("-"), rows, names)
+    places = [chosen[place] for place in in_order([rows[place] for place in chosen], key, down=sort.startswith("-"))]
+    found = [rows[place] for place in places]
     if unreadable:
         count = f"{len(unreadable)} entries" if len(unreadable) > 1 else "1 entry"
         say(f"mdcg: {count} of {out} cannot be read, the first: {unreadable[0][1]}", error=True)
     if write is not None:
-        write([every[chosen[place]] for place in order])
+        write([every[place] for place in places])
     if as_json:
         refused = [{"path": str(path), "reason": reason} for path, reason in unreadable]
+        for place in places:
+            rows[place]["R"] = matrices[place]
         return print_json({"runs": found, "unreadable": refused})
     if export is not None:
         return say(f"{len(found)} of {len(rows)} runs: {export}")

@@ -12,6 +12,7 @@ from mdcg.cli.app import app
 from mdcg.cli.options import FORCE, asked, how, inputs_of, print_json, shares_options
 from mdcg.compiler import start_early
 from mdcg.errors import MdcgError
+from mdcg.files import shown
 from mdcg.terminal import PlainConsole, say
 from mdcg.train.signals import Stopped
 
@@ -32,6 +33,10 @@ def run(
     """Train one method on a scenario, once per seed. Given again, an interrupted command goes on where it was."""
     sweep = _sweep(options, method=method)
     methods = {spec.method for spec in sweep.specs}
+    if len(methods) > 1 and method is not None:
+        raise MdcgError(
+            f"'mdcg run' trains one method; 'mdcg compare --methods {shown(method, 100)}' compares several."
+        )
     if len(methods) > 1:
         raise MdcgError("the recipe names several methods; give it to 'mdcg compare', or name one with --method.")
     (name,) = methods
@@ -113,11 +118,11 @@ def _page(path: Path, force: bool, options: dict[str, Any]) -> Output:
 
 
 def _write_page(output: Output, sweep: Sweep) -> None:
-    from mdcg.report.page.page import page
+    from mdcg.report.page.page import page_file
     from mdcg.results.settings import gather, of_sweep
 
     runs = [run for setting in of_sweep(sweep) for run in setting.runs]
-    output.write(page(gather(runs), sweep.title).encode("utf-8", "replace"))
+    output.write(page_file(gather(runs), sweep.title))
 
 
 def _print_comparison(

@@ -16,6 +16,7 @@ from mdcg.data.record import DatasetRecord, Source
 from mdcg.data.source import fetch, find, stamp
 from mdcg.errors import MdcgError
 from mdcg.files import open_file
+from mdcg.folders import walk
 
 MD5 = r"[0-9a-f]{32}"
 
@@ -58,7 +59,10 @@ class Downloaded(DatasetRecord):
 
     def stamp(self, path: Path) -> str:
         """A digest that changes when the files do: then they are read again."""
-        return stamp([path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file()))
+        if path.is_file():
+            return stamp([path])
+        inner = (folder / name for folder, _, names in walk(path) for name in names)
+        return stamp(sorted(file for file in inner if file.is_file()))
 
     def source(self, data: Path | None, size: int | None, download: bool | None) -> Source:
         self.refuse_size(size)

@@ -174,8 +174,10 @@ def _in_folder(folder: str, wanted: Callable[[str], bool], left: _Left, below: s
     try:
         with os.scandir(folder) as entries:
             inner = sorted(entries, key=lambda entry: entry.name)
-    except PermissionError:
-        return
+    except OSError as error:
+        if trouble := machine_trouble(error):
+            raise trouble from error
+        return  # then its files are missing
     for entry in inner:
         name = below + entry.name
         if entry.is_dir(follow_symlinks=False):

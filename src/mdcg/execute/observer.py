@@ -20,10 +20,7 @@ class Observer:
     def __init__(self, specs: Sequence[RunSpec], context: Context) -> None:
         self._display, self._trackers = context.display, context.trackers
         self._epochs = specs[0].epochs
-        self._runs = [
-            TrackedRun(spec.name, context.store.folder(spec), spec.settings(), spec.training().tasks * spec.epochs)
-            for spec in specs
-        ]
+        self._runs = [_tracked(spec, context) for spec in specs]
         self._rows: Sequence[int] = range(len(specs))  # for each run, which of the rows told is its own
         self._begun = False
 
@@ -68,6 +65,43 @@ class Observer:
 
     def end(self, place: int, record: Record) -> None:
         """Tell that the run at this place is finished and stored."""
-        described = record.as_json()
-        outcome = Outcome({name: described[name] for name in record.metrics}, described["R"])
-        self._trackers.end(self._runs[place], outcome)
+        self._trackers.end(self._runs[place], _outcome(record))
+
+
+def tell_of_finished(specs: Sequence[RunSpec], context: Context) -> int:
+    """Tell trackers of runs that were finished before, from what their results keep; return how many were news."""
+    if not context.trackers:
+        return 0
+    records = (record for spec in specs if (record := context.store.finished(spec)) is not None)
+    return sum(
+        context.trackers.finished(_tracked(record.spec, context), _epochs(record), _outcome(record))
+        for record in records
+    )
+
+
+def _tracked(spec: RunSpec, context: Context) -> TrackedRun:
+    epochs = spec.training().tasks * spec.epochs
+    return TrackedRun(spec.name, context.store.folder(spec), spec.settings(), epochs)
+
+
+def _epochs(record: Record) -> list[Epoch]:
+    """The epochs of a record; a row that is none, as of another program, is left out."""
+    found = []
+    for row in record.history:
+        task, epoch = row.get("task"), row.get("epoch")
+        loss, accuracy = row.get("loss"), row.get("train_accuracy")
+        measured = isinstance(loss, int | float) and isinstance(accuracy, int | float)
+        if isinstance(task, int) and isinstance(epoch, int) and measured:
+            number = (task - 1) * record.spec.epochs + epoch
+            found.append(Epoch(task, epoch, number, row["loss"], row["train_accuracy"], _numbers(row.get("accuracy"))))
+    return found
+
+
+def _numbers(values: object) -> tuple[float, ...]:
+    fits = isinstance(values, list) and all(isinstance(value, int | float) for value in values)
+    return tuple(values) if isinstance(values, list) and fits else ()
+
+
+def _outcome(record: Record) -> Outcome:
+    described = record.as_json()
+    return Outcome({name: described[name] for name in record.metrics}, described["R"])

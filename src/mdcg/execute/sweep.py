@@ -22,6 +22,7 @@ from mdcg.errors import InputError, MdcgError, said
 from mdcg.execute.context import Context
 from mdcg.execute.cost import group_of
 from mdcg.execute.local import WORKED_ON, Executor, LocalExecutor
+from mdcg.execute.observer import tell_of_finished
 from mdcg.execute.plan import Plan, Undone, make_plan, say_what_is_repeated
 from mdcg.execute.progress import PlanDisplay, messages
 from mdcg.execute.unfinished import tidy
@@ -143,6 +144,8 @@ class Sweep:
             if not context.fresh:
                 say_what_is_repeated(context.store, self.specs)
             tidy(context.store, self.specs)
+            if told := tell_of_finished(plan.finished, self.context):
+                logger.info("new in the log, of the finished runs: %s.", told)
             undone = Undone(failed=plan.failed)
             if plan.jobs:
                 with PlanDisplay(plan, quiet) as display:

@@ -31,24 +31,46 @@ def one_protocol(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
     """
     trained = [_Trained.of(run) for run in runs]
     counts = Counter(trained)
-    followers = [{one for one in counts if one.others <= protocol.fields} for protocol in counts]
-    most = max(followers, key=lambda some: sum(counts[one] for one in some), default=set())
-    return [run for run, one in zip(runs, trained, strict=True) if one in most]
+    # A protocol is followed by all that have its fields, but for those that their methods bring: counted for each set
+    # of such fields, of which there are as many as methods, and not for each pair of protocols.
+    followers: dict[frozenset[str], Counter[Fields]] = {}
+    for one, count in counts.items():
+        followers.setdefault(one.brought, Counter())[one.others] += count
+
+    def following(protocol: _Trained) -> int:
+        return sum(own[protocol.without(brought)] for brought, own in followers.items())
+
+    protocol = max(counts, key=following, default=None)
+    return [
+        run
+        for run, one in zip(runs, trained, strict=True)
+        if protocol is not None and one.others == protocol.without(one.brought)
+    ]
+
+
+Fields = frozenset[tuple[str, str]]  # names and values
 
 
 @dataclass(frozen=True)
 class _Trained:
     """How a run was trained: names and values of all that runs of one drawing share."""
 
-    fields: frozenset[tuple[str, str]]
-    others: frozenset[tuple[str, str]]  # than those that its method brings
+    fields: Fields
+    brought: frozenset[str]  # names of those that its method brings
 
     @classmethod
     def of(cls, run: FinishedRun) -> _Trained:
-        brought = own_training(run.spec, len(run.record.order))
         told = run.spec.model_dump(mode="json", exclude=FREE)
         fields = frozenset((name, json.dumps(value)) for name, value in told.items())
-        return cls(fields, frozenset(field for field in fields if field[0] not in brought))
+        return cls(fields, frozenset(own_training(run.spec, len(run.record.order))))
+
+    @property
+    def others(self) -> Fields:
+        """The fields but for those that its method brings."""
+        return self.without(self.brought)
+
+    def without(self, names: Collection[str]) -> Fields:
+        return frozenset(field for field in self.fields if field[0] not in names)
 
 
 def usual(run: FinishedRun, besides: Collection[str] = ()) -> bool:

@@ -105,7 +105,8 @@ def expand(document: Document, given: Mapping[str, Any] | None = None) -> list[C
         axes[key] = list(_values(source, key, base.pop(key), places.pop(key, (key,))))
     found = []
     if (combinations := math.prod(map(len, axes.values()))) > MOST:
-        raise MdcgError(f"the axes have {combinations:,} combinations, of at most {MOST:,}; divide them among recipes.")
+        advice = "divide them among recipes" if "axes" in document.content else "give fewer values at once"
+        raise MdcgError(f"the values have {combinations:,} combinations, of at most {MOST:,}; {advice}.")
     for chosen in itertools.product(*axes.values()):
         keys, where = dict(base), dict(places)
         for value in chosen:

@@ -24,6 +24,7 @@ LATEX = {
     **{char: f"\\{char}" for char in "&%$#_{}"},
 }
 COLOURS = {"best": r"\cellcolor{blue!15}", "second": r"\cellcolor{purple!15}"}
+EMPTIEST = 8  # cells for each setting, at most, of a table with a column for each memory size
 PREAMBLE = "% needs \\usepackage{booktabs} and \\usepackage[table]{xcolor}\n"
 MEASURED = ("ACC", "BWT", "BWT_final", "forgetting", "anytime", "seconds")
 SPEC = (
@@ -86,14 +87,27 @@ def latex(sections: Sequence[Section]) -> str:
 
 def _latex_section(section: Section) -> str:
     memories = sorted({setting.spec.memory for setting in section.settings} - {0})
+    names = {setting.name for setting in section.settings if setting.spec.memory}
+    sparse = len(names) * len(memories) > EMPTIEST * len(section.settings)
+    lines = _latex_by_setting(section) if sparse else _latex_by_memory(section, memories)
+    counts = sorted({len(setting.runs) for setting in section.settings})
+    runs = (
+        f"{counts[0]} run{'s' if counts[-1] > 1 else ''}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} runs"
+    )
+    caption = f"{section.title}, with {section.shared}. Percent, mean and sample standard deviation of {runs}."
+    lines = [r"\begin{table}", r"\centering", *lines, rf"\caption{{{latex_text(caption)}}}", r"\end{table}"]
+    return "\n".join(lines) + "\n"
+
+
+def _latex_by_memory(section: Section, memories: Sequence[int]) -> list[str]:
+    """The table with a pair of columns for each memory size."""
     without = [setting for setting in section.settings if not setting.spec.memory]
     rows: dict[str, dict[int, str]] = {}
     for place, setting in enumerate(section.settings):
         if setting.spec.memory:
-            colour = COLOURS.get(section.marks.get(place, ""), "")
-            rows.setdefault(setting.name, {})[setting.spec.memory] = f"{colour}{_pair(setting)}"
+            rows.setdefault(setting.name, {})[setting.spec.memory] = _marked(section, place)
     wide = 2 * max(len(memories), 1)
-    lines = [r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{l{'r' * wide}}}", r"\toprule"]
+    lines = [rf"\begin{{tabular}}{{l{'r' * wide}}}", r"\toprule"]
     if memories:
         spans = "".join(rf" & \multicolumn{{2}}{{c}}{{$M = {memory}$}}" for memory in memories)
         lines.append(spans.strip() + r" \\")
@@ -105,13 +119,22 @@ def _latex_section(section: Section) -> str:
     for name, cells in rows.items():
         numbers = " & ".join(cells.get(memory, "-- & --") for memory in memories)
         lines.append(f"{latex_text(name)} & {numbers} " + r"\\")
-    counts = sorted({len(setting.runs) for setting in section.settings})
-    runs = (
-        f"{counts[0]} run{'s' if counts[-1] > 1 else ''}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} runs"
-    )
-    caption = f"{section.title}, with {section.shared}. Percent, mean and sample standard deviation of {runs}."
-    lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{latex_text(caption)}}}", r"\end{table}"]
-    return "\n".join(lines) + "\n"
+    return [*lines, r"\bottomrule", r"\end{tabular}"]
+
+
+def _latex_by_setting(section: Section) -> list[str]:
+    """The table with a line for each setting: where hardly any two have their name or their memory size in common, one
+    with a column for each size would be empty, and grow with the square of their number."""
+    rows = [
+        f"{latex_text(setting.name)} & {setting.spec.memory or '--'} & {_marked(section, place)} " + r"\\"
+        for place, setting in enumerate(section.settings)
+    ]
+    head = [r"\begin{tabular}{lrrr}", r"\toprule", r"Method & $M$ & ACC & BWT-final \\", r"\midrule"]
+    return [*head, *rows, r"\bottomrule", r"\end{tabular}"]
+
+
+def _marked(section: Section, place: int) -> str:
+    return f"{COLOURS.get(section.marks.get(place, ''), '')}{_pair(section.settings[place])}"
 
 
 def _pair(setting: Setting) -> str:

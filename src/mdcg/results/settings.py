@@ -220,9 +220,11 @@ def _section(title: str, groups: list[list[FinishedRun]]) -> Section:
     namesakes: dict[tuple[str | int, ...], list[RunSpec]] = {}
     for name, spec in zip(names, specs, strict=True):
         namesakes.setdefault((*name, spec.memory), []).append(spec)
+    apart = {name: _apart(own) for name, own in namesakes.items()}
     settings = []
     for group, spec, name in zip(groups, specs, names, strict=True):
-        full = ", ".join(name + _last(spec, namesakes[*name, spec.memory]))
+        last = [_words(LAST.get(field, field), _fact(spec, field)) for field in apart[*name, spec.memory]]
+        full = ", ".join([*name, *last])
         label = f"{full}, memory {spec.memory}" if spec.memory else full
         settings.append(Setting(tuple(group), full, label))
     settings.sort(key=lambda setting: (-setting.stats["ACC"].mean, setting.label))
@@ -320,13 +322,9 @@ def _chosen(spec: RunSpec) -> list[str]:
     return [f"{key} {_text(value)}" for key, value in values.items() if key not in usual or usual[key] != value]
 
 
-def _last(spec: RunSpec, namesakes: Sequence[RunSpec]) -> list[str]:
-    """What tells a spec from others that would have the same name."""
-    return [
-        _words(LAST.get(field, field), _fact(spec, field))
-        for field in (*FACTS, *LAST)
-        if len({getattr(other, field) for other in namesakes}) > 1
-    ]
+def _apart(namesakes: Sequence[RunSpec]) -> list[str]:
+    """The fields that tell specs apart which would have the same name."""
+    return [field for field in (*FACTS, *LAST) if len({getattr(spec, field) for spec in namesakes}) > 1]
 
 
 def _own_choice(spec: RunSpec) -> dict[str, object]:

@@ -16,7 +16,8 @@ from typing import Any, BinaryIO
 
 from mdcg.files import open_file
 from mdcg.outputs import Foreign, Kind, Output
-from mdcg.runs.record import DAMAGE, NewerFormat, Record, as_record
+from mdcg.runs.packed import columns_of
+from mdcg.runs.record import DAMAGE, NewerFormat, Record, as_record, columns
 from mdcg.stored import MOST_BYTES, json_of
 
 SUFFIX = ".jsonl"
@@ -83,7 +84,9 @@ def _read(path: Path, changed: int, size: int) -> Archive:
             where = f"line {number} of {path}"
             try:
                 if line.strip():
-                    records.append(as_record(_by_rows(json_of(line)), where))
+                    content = json_of(line)
+                    content |= {"memory": {}, "history": columns(content["history"])}
+                    records.append(as_record(content, where))
             except NewerFormat as error:
                 unreadable.append(str(error))
                 newer = newer or str(error)
@@ -97,29 +100,10 @@ def _line(record: Record) -> str:
     content = {
         **record.model_dump(exclude={"memory", "history", "seconds", "members", "environment"}),
         **record.computed(),
-        "history": _by_columns(record.history),
+        "history": {key: [_short(value) for value in values] for key, values in columns_of(record.history).items()},
         **record.model_dump(include={"seconds", "members", "environment"}, exclude_none=True),
     }
     return json.dumps(content, allow_nan=False, separators=(",", ":")) + "\n"
-
-
-def _by_columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Turn rows into a column for each key of any row, null where a row has none.
-
-    >>> _by_columns([{"epoch": 1, "loss": 0.12345678}, {"epoch": 2, "loss": 0.1, "accuracy": [90.0]}])
-    {'epoch': [1, 2], 'loss': [0.123457, 0.1], 'accuracy': [None, [90.0]]}
-    """
-    return {key: [_short(row.get(key)) for row in rows] for key in dict.fromkeys(key for row in rows for key in row)}
-
-
-def _by_rows(content: dict[str, Any]) -> dict[str, Any]:
-    """Turn the content of a line into that of a result."""
-    columns = content["history"]
-    rows = [
-        {key: value for key, value in zip(columns, values, strict=True) if value is not None}
-        for values in zip(*columns.values(), strict=True)
-    ]
-    return {**content, "memory": {}, "history": rows}
 
 
 def _short(value: Any) -> Any:

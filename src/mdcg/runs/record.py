@@ -4,22 +4,50 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    PlainSerializer,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from mdcg import metrics
 from mdcg.errors import MdcgError
 from mdcg.metrics import Matrix
 from mdcg.runs.environment import Environment
+from mdcg.runs.packed import Columns, Packed, columns_of, share_fields_set, shared
 from mdcg.runs.spec import RunSpec
-from mdcg.stored import Count, Counted, NotNegative, Rows
+from mdcg.stored import DEEPEST, Count, Counted, NotNegative, plain
 
 FORMAT = 5  # of result.json and of an archive's lines; a run's identity has its own, in spec.py
 NEWEST = 1000  # a format beyond this is no newer one, but damage
+
+
+def _or_columns(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """Columns as they are: their values were checked before they were packed."""
+    return value if isinstance(value, Columns) else check(value)
+
+
+#: Rows as they were made, or the columns of some that were read.
+History = Annotated[
+    Sequence[dict[str, Any]],
+    AfterValidator(partial(plain, deepest=DEEPEST + 1)),  # at once: they are many
+    WrapValidator(_or_columns),
+    PlainSerializer(list),
+]
+#: Whole numbers in lists, which may be packed.
+Counts = Annotated[Sequence[Count], PlainSerializer(list)]
+Table = Annotated[Sequence[Sequence[Count]], PlainSerializer(lambda rows: [list(row) for row in rows])]
 
 
 class Record(BaseModel):
@@ -33,10 +61,10 @@ class Record(BaseModel):
     tasks: list[list[Count]] | None = None  # class positions of each task; None: what is new in it, range after range
     order: list[Count]  # dataset label of each class position
     class_names: list[str]  # of each class position
-    correct: list[list[Count]]  # [task][class position], or [task][task] where no more than R is known
+    correct: Table  # [task][class position], or [task][task] where no more than R is known
     total: list[Counted]  # images evaluated, of each class position; or of each task, likewise
-    memory: dict[Count, list[Count]]  # training images kept at the end, by class position; an archive leaves them out
-    history: Rows  # one row per epoch
+    memory: dict[Count, Counts]  # training images kept at the end, by class position; an archive leaves them out
+    history: History  # one row per epoch
     seconds: NotNegative  # this run's share of its group's time
     members: Counted = 1  # runs that were trained together
     environment: Environment = Environment()
@@ -152,7 +180,36 @@ def as_record(content: Any, where: str) -> Record:
     while found != FORMAT:
         content = UPGRADES[found](content)
         found = content["format"]
-    return Record.model_validate(content)
+    if not isinstance(content["history"], Columns):
+        content = {**content, "history": columns(columns_of(_rows(content["history"])))}
+    return _packed(Record.model_validate(content))
+
+
+def columns(found: Any) -> Columns:
+    """The columns of a history that was read, their values within bounds."""
+    return Columns(plain(found, DEEPEST + 1))
+
+
+def _rows(found: Any) -> list[dict[str, Any]]:
+    if not isinstance(found, list):
+        raise TypeError("a history is a list of rows")
+    return found
+
+
+def _packed(record: Record) -> Record:
+    """A record that was read, in little memory: there may be thousands, alike but for their seeds and numbers."""
+    record.correct = Packed(record.correct)
+    record.memory = {place: Packed(images) for place, images in record.memory.items()}
+    for name in ("sizes", "tasks", "order", "class_names", "total"):
+        setattr(record, name, shared(getattr(record, name)))
+    around, spec = record.environment, record.spec
+    for part in ("versions", "hardware", "source"):
+        setattr(around, part, shared(getattr(around, part)))
+    for model in (record, around, spec):
+        share_fields_set(model)
+    for name in ("hyperparameters", "head_settings", "stream"):  # whose fields nobody sets
+        spec.__dict__[name] = shared(getattr(spec, name))
+    return record
 
 
 def _structured_environment(content: dict[str, Any]) -> dict[str, Any]:

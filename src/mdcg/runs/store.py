@@ -11,8 +11,7 @@ runs/older.jsonl         an archive: finished runs, one per line
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -20,7 +19,8 @@ import yaml
 from pydantic import BaseModel
 
 from mdcg.errors import MachineError, MdcgError, machine_trouble, unknown
-from mdcg.files import remove_owner, remove_partial, unlink_link, write_atomic
+from mdcg.files import remove_owner, remove_partial, shown, unlink_link, write_atomic
+from mdcg.folders import Note, walk
 from mdcg.runs.archive import SUFFIX, read_archive
 from mdcg.runs.record import DAMAGE, NewerFormat, Record, as_record
 from mdcg.runs.spec import RunSpec
@@ -135,9 +135,9 @@ class Store:
         """
         refused = [] if unreadable is None else unreadable
 
-        def note(error: OSError) -> None:
-            if Path(error.filename) != self.root or self.root.exists():  # no folder yet: no runs yet
-                refused.append((Path(error.filename), f"cannot read {error.filename}: {error.strerror}."))
+        def note(folder: Path, why: str) -> None:
+            if folder != self.root or self.root.exists():  # no folder yet: no runs yet
+                refused.append((folder, f"cannot read {shown(folder)}: {why}."))
 
         folders, archives = self._look(note)
         own = set[str]()
@@ -175,7 +175,7 @@ class Store:
         for path in paths:
             if path.is_dir() and path != self.root:
                 raise MdcgError(f"{path} holds no finished run; give the same 'mdcg run' command again to finish it.")
-        known = [path.parent.name for path in self.root.glob(f"*/{RESULT}")] if self.root.is_dir() else []
+        known = [str(folder.relative_to(self.root)) for folder in self._look()[0]]
         if not known and not archived:
             raise MdcgError(f"there is no run '{name}', and no finished run in {self.root}; give --out or a path.")
         raise unknown("run", name, [*known, *archived])
@@ -192,21 +192,28 @@ class Store:
                 raise NewerFormat(newer)
         return newest(archives)
 
-    def _look(self, note: Callable[[OSError], None] | None = None) -> tuple[list[Path], list[Path]]:
+    def _look(self, note: Note = lambda folder, why: None) -> tuple[list[Path], list[Path]]:
         """Find folders of runs, and archives, in order of names; not those within a run's folder, nor hidden ones."""
         runs, archives = list[Path](), list[Path]()
         if self.root.suffix.lower() == SUFFIX and self.root.is_file():
             return [], [self.root]
-        for place, folders, files in os.walk(self.root, onerror=note):
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            folder = Path(place)
-            if RESULT in files and (folder / RESULT).is_file():  # a pipe or a dead link is no result
+        for folder, folders, files in walk(self.root, note):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            if RESULT in files and _may_be_file(folder / RESULT):  # a pipe or a dead link is no result
                 folders.clear()  # the run's own
                 runs.append(folder)
                 continue
-            named = sorted(name for name in files if name.lower().endswith(SUFFIX) and not name.startswith("."))
-            archives += [folder / name for name in named if (folder / name).is_file()]
+            named = [name for name in files if name.lower().endswith(SUFFIX) and not name.startswith(".")]
+            archives += [folder / name for name in named if _may_be_file(folder / name)]
         return runs, archives
+
+
+def _may_be_file(path: Path) -> bool:
+    """Whether there is a file; of what may not be looked at, reading it says why."""
+    try:
+        return path.is_file()
+    except OSError:
+        return True
 
 
 def newest(archives: Iterable[Path]) -> Archived:

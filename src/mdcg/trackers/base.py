@@ -51,6 +51,11 @@ class Tracker:
     nor if training has waited half a minute for it.
     """
 
+    def has(self, run: TrackedRun) -> bool:
+        """Say whether a run that was finished before need not be told of: then nothing follows. One that is told of
+        begins, has all its epochs and ends at once, when a command comes upon its result."""
+        return True
+
     def begin(self, run: TrackedRun) -> None:
         """Hear that a run begins or goes on."""
 

@@ -38,13 +38,11 @@ class MLflow(Tracker):
         self._ids: dict[str, str] = {}  # of runs that go on
         self._last: dict[str, int] = {}  # the last epoch that MLflow has
 
+    def has(self, run: TrackedRun) -> bool:
+        return any(old.info.status == "FINISHED" for old in self._known(run)[1])
+
     def begin(self, run: TrackedRun) -> None:
-        if self._client is None:
-            self._client = self._mlflow.MlflowClient()
-        experiment = self._experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT)
-        folder = str(run.folder.resolve())
-        found = self._client.search_runs([experiment], f"tags.`{NAME}` = '{run.name}'", order_by=["start_time DESC"])
-        own = [old for old in found if old.data.tags.get(FOLDER) == folder]
+        experiment, own = self._known(run)
         begun = [old for old in own if run.done or old.info.status != "FINISHED"]  # a finished one is repeated anew
         if begun:
             key = begun[0].info.run_id
@@ -53,7 +51,7 @@ class MLflow(Tracker):
             self._last[run.name] = max(told, default=0)
         else:
             key = self._client.create_run(
-                experiment, tags={NAME: run.name, FOLDER: folder}, run_name=run.name
+                experiment, tags={NAME: run.name, FOLDER: _folder(run)}, run_name=run.name
             ).info.run_id
             self._last[run.name] = 0
             settings = [self._entities.Param(name, str(value)) for name, value in run.settings.items()]
@@ -80,6 +78,14 @@ class MLflow(Tracker):
         if run.name in self._ids:
             self._client.set_terminated(self._ids.pop(run.name), "KILLED")
 
+    def _known(self, run: TrackedRun) -> tuple[str, list[Any]]:
+        """The experiment, and what MLflow has of this run, the newest first."""
+        if self._client is None:
+            self._client = self._mlflow.MlflowClient()
+        experiment = self._experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT)
+        found = self._client.search_runs([experiment], f"tags.`{NAME}` = '{run.name}'", order_by=["start_time DESC"])
+        return experiment, [old for old in found if old.data.tags.get(FOLDER) == _folder(run)]
+
     def _log(self, run: TrackedRun, values: Mapping[str, float], step: int) -> None:
         now = time.time_ns() // 10**6
         metrics = [self._entities.Metric(name, value, now, step) for name, value in values.items()]
@@ -88,3 +94,7 @@ class MLflow(Tracker):
     def _experiment(self, name: str) -> str:
         found = self._client.get_experiment_by_name(name)
         return str(found.experiment_id if found else self._client.create_experiment(name))
+
+
+def _folder(run: TrackedRun) -> str:
+    return str(run.folder.resolve())

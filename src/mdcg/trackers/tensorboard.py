@@ -13,6 +13,8 @@ from mdcg.trackers.base import TRACKERS, Epoch, Outcome, TrackedRun, Tracker
 
 FOLDER = "tensorboard"
 PREFIX = "events.out.tfevents."
+FINAL = "final/"  # what the names of the metrics at the end begin with
+ENDED = FINAL.encode()
 
 
 @TRACKERS.register("tensorboard")
@@ -24,6 +26,10 @@ class TensorBoard(Tracker):
         self._summary = extra("tensorboardX.summary", "tensorboard", "the tracker tensorboard")
         self._checksum = extra("tensorboardX.record_writer", "tensorboard", "the tracker tensorboard").masked_crc32c
         self._files: dict[str, BinaryIO] = {}
+
+    def has(self, run: TrackedRun) -> bool:
+        """Whether a file tells how the run ended."""
+        return any(ENDED in file.read_bytes() for file in (run.folder / FOLDER).glob(f"{PREFIX}*") if file.is_file())
 
     def begin(self, run: TrackedRun) -> None:
         """Create a new file; where others are there, its first step says from where on they no longer count."""
@@ -50,7 +56,7 @@ class TensorBoard(Tracker):
         self._scalars(run, epoch.number, values)
 
     def end(self, run: TrackedRun, outcome: Outcome) -> None:
-        known = {f"final/{name}": value for name, value in outcome.metrics.items() if value is not None}
+        known = {f"{FINAL}{name}": value for name, value in outcome.metrics.items() if value is not None}
         self._scalars(run, run.epochs + 1, known)  # a step of its own, so that it is replaced when it is told again
 
     def leave(self, run: TrackedRun) -> None:

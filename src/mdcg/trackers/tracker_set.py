@@ -80,6 +80,30 @@ class TrackerSet:
         """Let another process open the trackers anew."""
         return TrackerSet, (self._asked,)
 
+    def __bool__(self) -> bool:
+        """Whether anybody listens."""
+        return bool(self._live)
+
+    def finished(self, run: TrackedRun, epochs: Sequence[Epoch], outcome: Outcome) -> bool:
+        """Tell all of a run that was finished before to those that do not have it; return whether it was news."""
+        news = False
+
+        def tell(tracker: Tracker) -> None:
+            nonlocal news
+            if tracker.has(run):
+                return
+            tracker.begin(run)
+            try:
+                for epoch in epochs:
+                    tracker.epoch(run, epoch)
+                tracker.end(run, outcome)
+                news = True
+            finally:
+                tracker.leave(run)
+
+        self._tell(tell)
+        return news
+
     def begin(self, run: TrackedRun) -> None:
         self._tell(lambda tracker: tracker.begin(run))
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from io import BytesIO
 from itertools import accumulate
 from typing import Any
 
@@ -41,17 +42,26 @@ class Part:
 
 def page(sections: Sequence[Section], title: str) -> str:
     """Make the whole page."""
+    return "".join(_pieces(sections, title))
+
+
+def page_file(sections: Sequence[Section], title: str) -> bytes:
+    """Make the content of the page's file: piece by piece, for as text a page of thousands of runs takes several times
+    the room. What cannot be written of the name of a file is replaced."""
+    content = BytesIO()
+    for piece in _pieces(sections, title):
+        content.write(piece.encode("utf-8", "replace"))
+    return content.getvalue()
+
+
+def _pieces(sections: Sequence[Section], title: str) -> Iterator[str]:
     parts: list[Part] = []
-    data: dict[str, Any] = {}  # by the id of its script element
     first = 0
-    for number, section in enumerate(sections):
+    for section in sections:
         parts.append(Part(section, first, columns(section), _chosen_at_first(section), figures(section)))
-        data[f"section-{number}"] = payload.of_section(section, first)
-        for place, setting in enumerate(section.settings):
-            data[f"setting-{first + place}"] = payload.of_setting(setting)
         first += len(section.settings)
     template = templates().get_template("page.html")
-    return template.render(
+    return template.generate(
         title=title,
         summary=_summary(sections),
         alpha=f"{ALPHA:g}",
@@ -59,8 +69,16 @@ def page(sections: Sequence[Section], title: str) -> str:
         css=_file("page.css"),
         scripts=[_inside_script(code) for code in (get_plotlyjs(), _file("charts.js"), _file("page.js"))],
         parts=parts,
-        data=data,
+        data=_data(parts),
     )
+
+
+def _data(parts: Sequence[Part]) -> Iterator[tuple[str, Any]]:
+    """The data of the charts, each with the id of its script element, made as it is written."""
+    for number, part in enumerate(parts):
+        yield f"section-{number}", payload.of_section(part.section, part.first)
+        for place, setting in enumerate(part.section.settings):
+            yield f"setting-{part.first + place}", payload.of_setting(setting)
 
 
 def templates() -> Environment:

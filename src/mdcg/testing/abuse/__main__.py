@@ -21,12 +21,13 @@ from mdcg.testing.abuse.nodes import Nodes
 from mdcg.testing.abuse.overwrite import Overwrite
 from mdcg.testing.abuse.recipes import Recipes
 from mdcg.testing.abuse.together import Together
+from mdcg.testing.abuse.trees import Trees
 
 PARTS: dict[str, type[Part]] = {
     part.name: part
     for part in (
-        *(Kill, KillAt, Mutate, Models, Commands, Recipes, Arguments, Images, Archives, Overwrite, Faults, Together),
-        *(Browser, Nodes),
+        *(Kill, KillAt, Mutate, Models, Commands, Recipes, Arguments, Images, Archives, Trees, Overwrite, Faults),
+        *(Together, Browser, Nodes),
     )
 }
 WIDTH = max(map(len, PARTS))

@@ -36,10 +36,12 @@ class Harm(Generic[Made]):
     do: Callable[[Made], object]
 
 
-def limited(memory: int, records: Sequence[DatasetRecord] = ()) -> None:
+def limited(memory: int, records: Sequence[DatasetRecord] = (), before: Callable[[], object] | None = None) -> None:
     """Prepare a process for a command: it then has little memory, and takes archives of these records unhashed."""
     import resource
 
+    if before:
+        before()
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     for record in records:
         DATASETS._known[record.name] = record
@@ -64,7 +66,13 @@ class Hostile(Part):
             (folder / "bin" / name).write_text(f"#!/bin/sh\necho {name} > '{self.started}'\n")
             (folder / "bin" / name).chmod(0o755)
 
-    def wrong(self, *words: object, records: Sequence[DatasetRecord] = ()) -> tuple[str | None, int, str, str]:
+    def wrong(
+        self,
+        *words: object,
+        records: Sequence[DatasetRecord] = (),
+        before: Callable[[], object] | None = None,
+        **variables: str,
+    ) -> tuple[str | None, int, str, str]:
         """Give a command: what is wrong with how it ended, its code, and what it said."""
         for folder in (self.outside, Path(os.environ["MDCG_CACHE"])):
             shutil.rmtree(folder, ignore_errors=True)
@@ -73,7 +81,9 @@ class Hostile(Part):
         self.started.unlink(missing_ok=True)
         path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
         process = self.commands.start(
-            *words, before=partial(limited, self.memory, records), cwd=str(self.folder), PATH=path
+            *words,
+            before=partial(limited, self.memory, records, before),
+            **{"cwd": str(self.folder), "PATH": path, **variables},
         )
         try:
             out, said = process.communicate(SECONDS)
