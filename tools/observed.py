@@ -92,10 +92,8 @@ class Observer:
             self._passed.add(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
-        told = {
-            "tests": {one: self._tests.get(one, {}) for one in self._passed - self._failed},
-            "failed": [*self._failed],
-        }
+        passed = (self._passed - self._failed) & self._tests.keys()  # what a worker ran is told here too
+        told = {"tests": {name: self._tests[name] for name in passed}, "failed": sorted(self._failed)}
         (self._into / f"{os.getpid()}.json").write_text(json.dumps(told))
 
 
