@@ -214,6 +214,34 @@ def test_partial_fit_and_fit() -> None:
     assert one.fit(*part(3, 4)).classes_.tolist() == [3, 4]
 
 
+@pytest.mark.parametrize("wrong", ["one class", "interrupted"])
+def test_a_fit_that_fails_loses_nothing(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It forgets what was learned only once there is something in its place."""
+    one = learner().learn(*part(0, 1, 2))
+    saved = one.saved_
+    if wrong == "one class":
+        with pytest.raises(MdcgError, match="begin with at least two classes"):
+            one.fit(*part(4))
+    else:
+
+        def interrupted(self: Trainer, *_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Trainer, "train", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            one.fit(*part(3, 4))
+    assert one.saved_ is saved
+    assert one.classes_.tolist() == [0, 1, 2]
+    assert one.predict(part(0)[0]).shape == part(0)[1].shape
+
+
+def test_a_first_fit_that_fails_leaves_nothing() -> None:
+    one = learner()
+    with pytest.raises(MdcgError, match="begin with at least two classes"):
+        one.fit(*part(4))
+    assert not hasattr(one, "saved_")
+
+
 # ------------------------------------------------------------------ known classes that come again
 
 

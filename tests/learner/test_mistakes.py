@@ -152,6 +152,16 @@ def test_a_newer_format(cli: Cli, content: bytes, root: Path, tmp_path: Path) ->
     assert found == f"mdcg: {file} {told}"
 
 
+@pytest.mark.parametrize("version", [2, 3])
+def test_formats_that_were_written(version: int, content: bytes, tmp_path: Path) -> None:
+    """Files of these numbers exist, and what the second lacks has a default: they are read, whatever comes later."""
+    tensors, header = unpack(content)
+    assert header["version"] == VERSION >= 3
+    file = tmp_path / "file"
+    file.write_bytes(pack(tensors, {**header, "version": version}))
+    assert SavedModel.load(file).content() == content
+
+
 def test_cut_short_anywhere(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "file"
     for length in {*range(0, len(content), 9973), 7, 8, 9, len(content) - 1}:
