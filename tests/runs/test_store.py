@@ -61,7 +61,7 @@ def altered(folder: Path, **changes: Any) -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_no_result_has_what_is_not_json(value: float, tmp_path: Path) -> None:
-    """NaN and Infinity are no JSON: other programs could not read the file. None is written, and the run is not done."""
+    """NaN and Infinity are no JSON, and other programs could not read the file: none is written."""
     store, dataset = Store(tmp_path), load("digits")
     (spec,) = make_recipe(scenario="digits-2", method="naive", seeds="0", backbone="smallconv").resolve(dataset)
     record, model = made_record(spec, dataset.class_names), made_model(spec, dataset)
