@@ -65,15 +65,23 @@ TEXTS = {
     "issubclass",
     "getattr",
 }
+ALIKE = {"min", "max", "allclose", "array_equal", "equal", "logical_and", "logical_or"}  # whatever the order
 ABOUT = {"description", "help", "title", "stacklevel", "strict", "encoding", "repr", "examples"}  # keywords
 TYPES = {"list", "dict", "tuple", "set", "frozenset", "type", "int", "float", "str", "bytes", "bool"}
+
+
+class Scope(NamedTuple):
+    """A class or function, by its dotted name; nothing outside of all."""
+
+    name: str
+    runs_at_import: bool
 
 
 @dataclass(frozen=True)
 class Mutant:
     path: str  # below the package
     lines: tuple[int, int]  # of the statement, or of its head
-    where: str  # the function, or nothing outside of all
+    scope: Scope
     old: str  # the changed lines, without their indentation
     new: str
     source: str  # of the whole file
@@ -81,10 +89,10 @@ class Mutant:
     @property
     def key(self) -> str:
         """What it is, wherever in the function its lines are."""
-        return f"{self.path} {self.where}: {self.old} → {self.new}"
+        return f"{self.path} {self.scope.name}: {self.old} → {self.new}"
 
     def __str__(self) -> str:
-        place = f"{self.path}:{self.lines[0]}" + (f" in {self.where}" if self.where else "")
+        place = f"{self.path}:{self.lines[0]}" + (f" in {self.scope.name}" if self.scope.name else "")
         return f"{place}\n    - {self.old}\n    + {self.new}"
 
 
@@ -95,7 +103,7 @@ class Place:
     path: str
     node: ast.expr | ast.stmt
     new: str
-    where: str
+    scope: Scope
     lines: tuple[int, int]
 
     def mutant(self, text: str) -> Mutant | None:
@@ -114,7 +122,7 @@ class Place:
         new = (
             lines[first][: self.node.col_offset] + self.new.encode() + lines[last][self.node.end_col_offset :]
         ).decode()
-        return Mutant(self.path, self.lines, self.where, _one_line(old), _one_line(new), source)
+        return Mutant(self.path, self.lines, self.scope, _one_line(old), _one_line(new), source)
 
 
 def _one_line(text: str) -> str:
@@ -122,36 +130,42 @@ def _one_line(text: str) -> str:
 
 
 def places_of(path: str, text: str) -> list[Place]:
-    found = _in_body(ast.parse(text).body, "")
-    return [Place(path, one.node, one.new, one.where, one.lines) for one in found]
+    found = _in_body(ast.parse(text).body, Scope("", True))
+    return [Place(path, *one) for one in found]
+
+
+def mutants_of(path: str, text: str) -> list[Mutant]:
+    """All of a file with this text."""
+    return [mutant for place in places_of(path, text) if (mutant := place.mutant(text))]
 
 
 class _Found(NamedTuple):
     node: ast.expr | ast.stmt
     new: str
-    where: str
+    scope: Scope
     lines: tuple[int, int]
 
 
-def _in_body(body: list[ast.stmt], where: str) -> Iterator[_Found]:
+def _in_body(body: list[ast.stmt], scope: Scope) -> Iterator[_Found]:
     for statement in body:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            inside = f"{where}.{statement.name}".lstrip(".")
+            is_class = isinstance(statement, ast.ClassDef)
+            inside = Scope(f"{scope.name}.{statement.name}".lstrip("."), scope.runs_at_import and is_class)
             if not isinstance(statement, ast.ClassDef):
                 defaults = [*statement.args.defaults, *(one for one in statement.args.kw_defaults if one)]
-                yield from _in_expressions(defaults, where, statement)
+                yield from _in_expressions(defaults, scope, statement)
             yield from _in_body(statement.body, inside)
             continue
         if isinstance(statement, ast.Assert | ast.Import | ast.ImportFrom) or _is_about_types(statement):
             continue
-        yield from _of_statement(statement, where)
-        yield from _in_expressions(_expressions(statement), where, statement)
+        yield from _of_statement(statement, scope)
+        yield from _in_expressions(_expressions(statement), scope, statement)
         for field in ("body", "orelse", "finalbody"):
-            yield from _in_body(getattr(statement, field, []), where)
+            yield from _in_body(getattr(statement, field, []), scope)
         for handler in getattr(statement, "handlers", []):
-            yield from _in_body(handler.body, where)
+            yield from _in_body(handler.body, scope)
         for case in getattr(statement, "cases", []):
-            yield from _in_body(case.body, where)
+            yield from _in_body(case.body, scope)
 
 
 def _is_about_types(statement: ast.stmt) -> bool:
@@ -193,33 +207,35 @@ def _head(statement: ast.stmt, node: ast.AST) -> tuple[int, int]:
     return statement.lineno, statement.end_lineno or statement.lineno
 
 
-def _of_statement(statement: ast.stmt, where: str) -> Iterator[_Found]:
+def _of_statement(statement: ast.stmt, scope: Scope) -> Iterator[_Found]:
     lines = _head(statement, statement)
     match statement:
         case ast.Expr(value=ast.Call(func=called)) if _name(called) not in TEXTS:
-            yield _Found(statement, "pass", where, lines)
+            yield _Found(statement, "pass", scope, lines)
         case ast.AugAssign() | ast.Continue() | ast.Break() | ast.Raise() | ast.Delete():
-            yield _Found(statement, "pass", where, lines)
+            yield _Found(statement, "pass", scope, lines)
         case ast.Assign(targets=[target], value=value):
             names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
             if isinstance(target, ast.Attribute | ast.Subscript) or (
                 isinstance(target, ast.Name) and target.id in names
             ):
-                yield _Found(statement, "pass", where, lines)
+                yield _Found(statement, "pass", scope, lines)
         case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
-            yield _Found(statement, "return None", where, lines)
+            yield _Found(statement, "return None", scope, lines)
 
 
-def _in_expressions(nodes: list[ast.expr], where: str, statement: ast.stmt) -> Iterator[_Found]:
+def _in_expressions(nodes: list[ast.expr], scope: Scope, statement: ast.stmt) -> Iterator[_Found]:
     for node in nodes:
         if isinstance(node, ast.JoinedStr) or _is_type(node):
             continue
         for new in _changed(node):
-            yield _Found(node, _source(new), where, _head(statement, node))
+            yield _Found(node, _source(new), scope, _head(statement, node))
         match statement:
-            case ast.If(test=test) | ast.While(test=test) if node is test and not isinstance(node, ast.Compare):
-                yield _Found(node, _source(ast.UnaryOp(ast.Not(), node)), where, _head(statement, node))
-        yield from _in_expressions(_below(node), where, statement)
+            case ast.If(test=test) | ast.While(test=test) if node is test and not isinstance(
+                node, ast.Compare | ast.UnaryOp
+            ):
+                yield _Found(node, _source(ast.UnaryOp(ast.Not(), node)), scope, _head(statement, node))
+        yield from _in_expressions(_below(node), scope, statement)
 
 
 def _below(node: ast.expr) -> list[ast.expr]:
@@ -285,7 +301,7 @@ def _other_calls(call: ast.Call) -> Iterator[ast.expr]:
         yield ast.Call(other, call.args, call.keywords)
     if name in FORGOTTEN and isinstance(call.func, ast.Attribute) and not call.args:
         yield call.func.value
-    for number in range(len(call.args) - 1):
+    for number in range(0 if name in ALIKE else len(call.args) - 1):
         first, second = call.args[number : number + 2]
         if not any(isinstance(one, ast.Starred) or _is_text(one) for one in (first, second)):
             swapped = [*call.args[:number], second, first, *call.args[number + 2 :]]
@@ -320,12 +336,14 @@ def _source(node: ast.expr) -> str:
 
 
 def places_in(package: Path, rooms: list[str], without: list[str]) -> list[Place]:
-    """Of all files of these rooms, which are folders or files of the package."""
-    files = {file for room in rooms for file in [*(package / room).rglob("*.py"), package / f"{room}.py"]}
-    left_out = {file for room in without for file in (package / room).rglob("*.py")}
+    """Of all files of these rooms, which are folders or files of the package, but those."""
     return [
         place
-        for file in sorted(files - left_out)
-        if file.is_file()
+        for file in sorted(_files(package, rooms) - _files(package, without))
         for place in places_of(file.relative_to(package).as_posix(), file.read_text())
     ]
+
+
+def _files(package: Path, rooms: list[str]) -> set[Path]:
+    found = {file for room in rooms for file in [*(package / room).rglob("*.py"), package / f"{room}.py"]}
+    return {file for file in found if file.is_file()}

@@ -29,6 +29,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
@@ -38,8 +39,10 @@ from mutants import Mutant, Place, places_in
 
 ROOMS = ["methods", "train", "models", "learner", "runs", "execute", "recipes"]
 WITHOUT = ["models/kernels"]  # whose programs are a GPU's: tests/train/test_gpu.py
-LEFT_OUT = (".*", "__pycache__", "site", "dist", "*-runs")  # of the tree, in its copies
+LEFT_OUT = {"site", "dist", "runs", "demo-runs", "build"}  # of the tree, in its copies, and what is hidden
+LEAST = 60  # seconds that every mutant has
 PYTEST = [sys.executable, "-m", "pytest", "-p", "observed", "-p", "no:cacheprovider", "-m", "not slow"]
+PYTEST += ["--hypothesis-seed=0"] if find_spec("hypothesis") else []
 
 
 class Tree:
@@ -48,7 +51,13 @@ class Tree:
     def __init__(self, root: Path, folder: Path) -> None:
         self.root = folder / "tree"
         self._temporary = folder / "tmp"
-        shutil.copytree(root, self.root, ignore=shutil.ignore_patterns(*LEFT_OUT), symlinks=True)
+        hidden = shutil.ignore_patterns(".*", "__pycache__")
+        shutil.copytree(
+            root,
+            self.root,
+            ignore=lambda place, names: hidden(place, names) | (LEFT_OUT if Path(place) == root else set()),
+            symlinks=True,
+        )
         self.package = package_in(self.root)
         self._times = count(2_000_000_000)  # of files: byte code is only made anew where they differ
 
@@ -117,30 +126,28 @@ class Measured:
         return cls(tests)
 
     def of_mutant(self, mutant: Mutant) -> list[str]:
-        """All that could notice it: files of its own room first, quick ones first, and so within a file."""
-        room = Path("tests", mutant.path).parent.as_posix()
-        if mutant.where:
-            first, last = mutant.lines
-            found = {
-                name
-                for name, test in self.tests.items()
-                if any(first <= line <= last for line in test["lines"].get(mutant.path, ()))
-            }
-            # What only processes of their own execute is not seen here.
-            found = found or {name for name, test in self.tests.items() if "elsewhere" in test}
-        else:  # it ran as the module was imported: what uses the module may notice
-            found = {
-                name for name, test in self.tests.items() if mutant.path in test["lines"] or name.startswith(f"{room}/")
-            }
+        """All that could notice it: files of its own room first, quick ones first, and so within a file.
+
+        Last come those whose commands are processes of their own: what they execute is not seen here.
+        """
+        room = Path("tests", mutant.path).parent.as_posix() + "/"
+        first, last = mutant.lines
+        found = {
+            name
+            for name, test in self.tests.items()
+            if (mutant.scope.runs_at_import and (mutant.path in test["lines"] or name.startswith(room)))
+            or any(first <= line <= last for line in test["lines"].get(mutant.path, ()))
+        }
+        elsewhere = {name for name, test in self.tests.items() if "elsewhere" in test} - found
         seconds: Counter[str] = Counter()
-        for name in found:
+        for name in found | elsewhere:
             seconds[file_of(name)] += self.tests[name]["seconds"]
-        return sorted(
-            found,
-            key=lambda name: (
-                not name.startswith(room), seconds[file_of(name)], file_of(name), self.tests[name]["seconds"], name
-            ),
-        )  # fmt: skip
+
+        def place(name: str) -> tuple[object, ...]:
+            file = file_of(name)
+            return name in elsewhere, not name.startswith(room), seconds[file], file, self.tests[name]["seconds"], name
+
+        return sorted(found | elsewhere, key=place)
 
 
 def _digest(content: bytes) -> str:
@@ -175,7 +182,7 @@ def file_of(test: str) -> str:
 class Outcome:
     mutant: Mutant
     noticed: str | None  # by which test, or how else
-    tests: int
+    tests: int  # that were chosen
 
 
 def try_out(mutant: Mutant, tree: Tree, measured: Measured, deadline: float) -> Outcome | None:
@@ -183,7 +190,7 @@ def try_out(mutant: Mutant, tree: Tree, measured: Measured, deadline: float) -> 
     tests = measured.of_mutant(mutant)
     if not tests:
         return Outcome(mutant, None, 0)
-    limit = 3 * sum(measured.tests[name]["seconds"] for name in tests) + 60
+    limit = 3 * sum(measured.tests[name]["seconds"] for name in tests) + LEAST
     if (left := deadline - time.monotonic()) <= 0:
         return None
     chosen, failed = tree.root.parent / "chosen.txt", tree.root.parent / "chosen.failed"
@@ -229,7 +236,7 @@ def drawn(places: list[Place], number: int, seed: int, package: Path) -> Iterato
 def asked(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--rooms", nargs="+", default=ROOMS, help="folders or modules of the package")
-    parser.add_argument("--without", nargs="*", default=WITHOUT, help="folders to leave out of these")
+    parser.add_argument("--without", nargs="*", default=WITHOUT, help="of these, what to leave out")
     parser.add_argument("--mutants", type=int, default=100, help="how many to draw")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="how many to try at a time")
@@ -249,7 +256,7 @@ def main(words: list[str] | None = None) -> None:
     places = [
         place
         for place in places_in(package, options.rooms, options.without)
-        if options.only in f"{place.path} {place.where} {place.new}"
+        if options.only in f"{place.path} {place.scope.name} {place.new}"
     ]
     known = equivalent(options.equivalent)
     mutants = list(drawn(places, options.mutants, options.seed, package))
@@ -270,7 +277,7 @@ def main(words: list[str] | None = None) -> None:
             finally:
                 trees.put(tree)
             if outcome:
-                said = f"noticed: {outcome.noticed}" if outcome.noticed else f"SURVIVES {outcome.tests} tests"
+                said = f"noticed: {outcome.noticed}" if outcome.noticed else f"NOT NOTICED by {outcome.tests} tests"
                 print(f"[{next(done)}] {mutant}\n    {said}", flush=True)
             return outcome
 
@@ -285,7 +292,7 @@ def report(outcomes: list[Outcome], of: int, known: dict[str, str]) -> None:
     gaps = [outcome for outcome in survivors if outcome.mutant.key not in reasons]
     print(f"\n{len(gaps)} that no test notices:" if gaps else "\nTests notice all.")
     for outcome in gaps:
-        print(f"{outcome.mutant}\n    {outcome.tests} tests execute it")
+        print(f"{outcome.mutant}\n    {outcome.tests} tests were run")
     for key, reason in reasons.items():
         print(f"equivalent: {key}\n    {reason}")
     caught = len(outcomes) - len(survivors)
