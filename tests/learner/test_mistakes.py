@@ -469,7 +469,17 @@ def test_images_that_are_none(images: Any, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "weights", [[1, 2], "abc", [[1] * 6], [0] * 6, [-1, 1, 1, 1, 1, 1], [float("nan")] * 6, [None] * 6]
+    "weights",
+    [
+        [1, 2],
+        "abc",
+        [[1] * 6],
+        [0] * 6,
+        [-1, 1, 1, 1, 1, 1],
+        [float("nan")] * 6,
+        [None] * 6,
+        [float("inf"), 1, 1, 1, 1, 1],
+    ],
 )
 def test_weights_of_samples_that_are_none(weights: Any) -> None:
     known = mdcg.Learner("naive", backbone="smallconv", epochs=1, quiet=True).learn(IMAGES, ["a", "b"] * 3)

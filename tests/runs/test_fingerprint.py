@@ -269,6 +269,28 @@ class Built:
         return self(channels)
 
 
+@dataclass
+class Sloped:
+    """A factory whose settings change what is computed, and none of the first weights."""
+
+    slope: float
+
+    def __call__(self, channels: int) -> nn.Module:
+        return Net(channels, self.slope)
+
+    def method(self, channels: int) -> nn.Module:
+        return self(channels)
+
+
+class Slotted:
+    """One without a dictionary."""
+
+    __slots__ = ()
+
+    def __call__(self, channels: int) -> nn.Module:
+        return Net(channels)
+
+
 class Net(nn.Sequential):
     def __init__(self, channels: int, slope: float = 0.1) -> None:
         super().__init__(nn.Flatten(), nn.Linear(64 * channels, 8), nn.LeakyReLU(slope))
@@ -300,7 +322,8 @@ def backbone_code(monkeypatch: pytest.MonkeyPatch, factory: Any) -> str:
 
 def test_every_kind_of_factory(monkeypatch: pytest.MonkeyPatch) -> None:
     partials = [functools.partial(Net, slope=slope) for slope in (0.2, 0.3)]
-    others = [Built(5), Built(4).method, Net, *partials, enclosing(0.2), drawn_elsewhere, failing]
+    sloped = [Sloped(0.2), Sloped(0.3), Sloped(0.2).method, Sloped(0.3).method, Slotted()]
+    others = [Built(5), Built(4).method, Net, *sloped, *partials, enclosing(0.2), drawn_elsewhere, failing]
     factories = [Built(4), enclosing(0.1), *others]
     codes = [backbone_code(monkeypatch, factory) for factory in factories]
     assert all(code.startswith("backbone:") for code in codes)
