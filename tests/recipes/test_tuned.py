@@ -103,6 +103,7 @@ def test_crop_and_flip() -> None:
     (paper,), (published,) = (recipe.resolve(tiny) for recipe in own.values())
     # What the method adds comes beside what there is without it: by the published code images are not cropped.
     assert (paper.augment, published.augment) == ("crop+flip+randaugment", "flip+randaugment")
+    assert [own_training(one, 20).get("augment") for one in (paper, published)] == [paper.augment, published.augment]
 
 
 @pytest.mark.parametrize(
