@@ -94,6 +94,8 @@ Cli = Callable[..., Answer]
 @pytest.fixture
 def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
     """`cli("run", "--scenario", …)` as a shell would call it."""
+    # However pytest was started: click makes the name of the command, in help and advice, from this.
+    monkeypatch.setattr(sys.modules["__main__"], "__package__", None)
 
     def call(*words: object) -> Answer:
         monkeypatch.setattr(sys, "argv", ["mdcg", *map(str, words)])

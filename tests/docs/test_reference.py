@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
+import typer.main
 from website import python, reference, words
 
 import mdcg
 import mdcg.testing
+from mdcg.cli.app import app
 from mdcg.cli.options import SHARED
 from mdcg.methods import METHODS
 from mdcg.models import HEADS
@@ -81,3 +84,34 @@ def test_words() -> None:
     assert words.kind_of(fields["memory"]) == "whole numbers from 1"
     assert words.default_of(fields["seeds"]) == "`0`"
     assert words.default_of(fields["scenario"]) == "must be given"
+
+
+def test_the_defaults_that_learn_tells_are_those_of_a_learner() -> None:
+    """`[default: 500]` in the help of an option is what the parameter of that name is, where that is one value."""
+    learn = typer.main.get_command(app).commands["learn"]  # type: ignore[attr-defined]
+    said = {
+        option.name: re.search(r"\[default: (\S+)\]", getattr(option, "help", None) or "") for option in learn.params
+    }
+    defaults = mdcg.Learner().get_params()
+    told = {
+        name: found[1] for name, found in said.items() if found and isinstance(defaults.get(name), str | int | float)
+    }
+    assert {"memory", "method", "hold_out", "held_out_images", "momentum", "warn_drop", "tasks"} <= told.keys()
+    for name, text in told.items():
+        value = defaults[name]
+        if not isinstance(value, bool):
+            assert text == (f"{value:g}" if isinstance(value, float) else str(value)), name
+
+
+def test_who_is_told_of_tasks() -> None:
+    """The table of docs/streams.md, by the names that methods have there."""
+    text = (Path(__file__).parents[2] / "docs" / "streams.md").read_text().partition("## Who can learn what")[2]
+    rows = [re.split(r" *\| *", row)[1:-1] for row in text.splitlines() if re.match(r"\| [A-Z].*\|.*\|.*\|$", row)]
+    said = {name.lower(): (again, online) for names, again, online in rows for name in names.split(", ")}
+    assert len(said) == 13
+    for name, (again, online) in said.items():
+        method = METHODS[name]
+        assert method.learns_revisits == (again == "yes"), name
+        assert method.online() == online.startswith("yes"), name
+        if method.online():
+            assert method.needs_boundaries == ("not told of tasks" not in online), name

@@ -54,6 +54,19 @@ def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> py
     return caplog
 
 
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.2, "1 s"), (1.6, "2 s"), (59.4, "59 s"), (59.6, "1 min"), (61, "1 min 1 s"), (120, "2 min"),
+        (9 * 60 + 59, "9 min 59 s"), (10 * 60 + 5, "10 min"), (11 * 60 + 5, "11 min"), (3599, "59 min"),
+        (3600, "1 h 0 min"), (7260, "2 h 1 min"),
+    ],
+)  # fmt: skip
+def test_how_long_something_takes(seconds: float, said: str) -> None:
+    """Seconds from ten minutes on are nobody's concern."""
+    assert shown.duration(seconds) == said
+
+
 def train(display: TrainingDisplay, clock: Clock, *ends: float) -> None:
     """Epochs of ten steps each that end at these times."""
     for epoch, clock.now in enumerate(ends):

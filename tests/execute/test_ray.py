@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pickle
 import re
@@ -29,7 +30,7 @@ from mdcg.execute import progress  # noqa: E402
 from mdcg.execute.context import Context  # noqa: E402
 from mdcg.execute.group import _capacity  # noqa: E402
 from mdcg.execute.plan import Job, Undone  # noqa: E402
-from mdcg.execute.ray import RETRIES, RayExecutor  # noqa: E402
+from mdcg.execute.ray import RETRIES, RayExecutor, work_on  # noqa: E402
 from mdcg.execute.unfinished import begun  # noqa: E402
 from mdcg.testing.abuse.nodes import LocalCluster  # noqa: E402
 from mdcg.train.capacity import Meter  # noqa: E402
@@ -307,6 +308,57 @@ def test_a_ray_that_listens_to_others_is_refused(tmp_path: Path, monkeypatch: py
         RayExecutor().prepare(Context(tmp_path))
     assert stand_in.ended
     assert [(options["address"], options["include_dashboard"]) for options in started] == [("local", False)]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked", "device", "slots"),
+    [(0, "auto", "cpu", 2), (0, "cpu", "cpu", 2), (3, "auto", "cuda", 3), (3, "cuda", "cuda", 3), (3, "cpu", "cpu", 2)],
+)
+def test_a_task_for_every_gpu_or_else_for_the_cpus(
+    gpus: int, asked: str, device: str, slots: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in = StandIn({}, gpus=gpus)
+    monkeypatch.setattr("mdcg.execute.ray.extra", lambda *names: stand_in)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 1)
+    there = RayExecutor().prepare(Context(tmp_path, device=asked))
+    assert (there.device, there.slots, there.remote, there.gpu_share) == (device, slots, True, 1)
+    monkeypatch.setattr(StandIn, "cluster_resources", lambda _: {"CPU": 0.5})
+    if not gpus:
+        assert RayExecutor().prepare(Context(tmp_path, device=asked)).slots == 1
+    elif asked == "cuda":
+        with pytest.raises(mdcg.MdcgError, match="this Ray cluster has no GPU"):
+            RayExecutor().prepare(Context(tmp_path, device=asked))
+
+
+def test_what_a_worker_does(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It tries until nothing is left or time is up, tells what the library said meanwhile, and leaves no trace."""
+    sweep = mdcg.Sweep.read(recipe, out=tmp_path, device="cpu")
+    job, library = Job(sweep.specs[:2], 1, None, measured=False), logging.getLogger("mdcg")
+    handlers, tried = list(library.handlers), list[Job]()
+
+    def in_use(job: Job, context: Context) -> Undone:
+        tried.append(job)
+        library.info("number %s", len(tried))
+        left = {} if len(tried) == 3 else {job.specs[0].name: "in use"}
+        return Undone(left=left, failed={"a": "b"}, errors=(OSError("which may not travel"),))
+
+    monkeypatch.setattr("mdcg.execute.ray.do_job", in_use)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    undone, said = work_on(job, sweep.context, 1)
+    assert (undone, undone.errors) == (Undone(failed={"a": "b"}), ())
+    assert [text for _, text in said] == ["number 1", "number 2", "number 3"]
+    assert tried == [job] * 3
+    tried.clear()
+    monkeypatch.setattr("mdcg.execute.ray.TIMEOUT", -1.0)
+    assert work_on(job, sweep.context, 1)[0].left == {job.specs[0].name: "in use"}  # time is up
+
+    def no_disk(*_: object) -> Undone:
+        raise MachineError("the disk is full.")
+
+    monkeypatch.setattr("mdcg.execute.ray.do_job", no_disk)
+    undone, said = work_on(job, sweep.context, 1)
+    assert (undone, said) == (Undone(left={spec.name: "the disk is full." for spec in job.specs}), [])
+    assert library.handlers == handlers
 
 
 @pytest.mark.parametrize("address", [None, "192.0.2.1"])

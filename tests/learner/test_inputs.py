@@ -20,6 +20,7 @@ import mdcg
 from mdcg import MdcgError
 from mdcg.learner import task as learner_task
 from mdcg.learner.accuracy import Evaluation, lost
+from mdcg.learner.tables import evaluation_table
 from mdcg.memory import Exemplars
 from mdcg.saved import Kept, SavedModel
 from mdcg.tensors import pack, unpack
@@ -214,6 +215,34 @@ def test_partial_fit_and_fit() -> None:
     assert one.fit(*part(3, 4)).classes_.tolist() == [3, 4]
 
 
+@pytest.mark.parametrize("wrong", ["one class", "interrupted"])
+def test_a_fit_that_fails_loses_nothing(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It forgets what was learned only once there is something in its place."""
+    one = learner().learn(*part(0, 1, 2))
+    saved = one.saved_
+    if wrong == "one class":
+        with pytest.raises(MdcgError, match="begin with at least two classes"):
+            one.fit(*part(4))
+    else:
+
+        def interrupted(self: Trainer, *_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Trainer, "train", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            one.fit(*part(3, 4))
+    assert one.saved_ is saved
+    assert one.classes_.tolist() == [0, 1, 2]
+    assert one.predict(part(0)[0]).shape == part(0)[1].shape
+
+
+def test_a_first_fit_that_fails_leaves_nothing() -> None:
+    one = learner()
+    with pytest.raises(MdcgError, match="begin with at least two classes"):
+        one.fit(*part(4))
+    assert not hasattr(one, "saved_")
+
+
 # ------------------------------------------------------------------ known classes that come again
 
 
@@ -375,6 +404,19 @@ def test_a_class_that_is_forgotten_is_named(caplog: pytest.LogCaptureFixture) ->
     assert expected  # it does forget
     assert warned == {10.0: expected, 100.0: []}
     assert lost(version, 10) == {c: (was, now) for c, was, now in fell if was is not None and was - now > 10}  # type: ignore[operator]
+
+
+def test_what_fell_is_told_below_an_evaluation() -> None:
+    """By the last call of `learn`, where the model before is not at hand: classes that lost, and no others."""
+    one = learner(hold_out=0.3).learn(*part(0, 1, 2)).learn(*part(3))
+    now = Evaluation.of(one.saved_.classes, part(0)[1], one.predict_proba(part(0)[0]))
+    first, last = one.saved_.versions
+    told = replace(last, before=[90.0, 80.0, None], after=[70.0, 80.0, 10.0, 100.0])
+    table = evaluation_table(now, None, replace(one.saved_, versions=(first, told)))
+    assert table.caption == "on the images held out by 'learn', since the version before: 0 90.0 → 70.0"
+    same = replace(told, after=[90.0, 81.0, 10.0, 100.0])
+    assert evaluation_table(now, None, replace(one.saved_, versions=(told, same))).caption is None
+    assert evaluation_table(now, now, replace(one.saved_, versions=(first, told))).caption is None
 
 
 def test_evaluation_by_hand() -> None:

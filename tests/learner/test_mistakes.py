@@ -153,6 +153,16 @@ def test_a_newer_format(cli: Cli, content: bytes, root: Path, tmp_path: Path) ->
     assert found == f"mdcg: {file} {told}"
 
 
+@pytest.mark.parametrize("version", [2, 3])
+def test_formats_that_were_written(version: int, content: bytes, tmp_path: Path) -> None:
+    """Files of these numbers exist, and what the second lacks has a default: they are read, whatever comes later."""
+    tensors, header = unpack(content)
+    assert header["version"] == VERSION >= 3
+    file = tmp_path / "file"
+    file.write_bytes(pack(tensors, {**header, "version": version}))
+    assert SavedModel.load(file).content() == content
+
+
 def test_cut_short_anywhere(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "file"
     for length in {*range(0, len(content), 9973), 7, 8, 9, len(content) - 1}:
@@ -460,7 +470,17 @@ def test_images_that_are_none(images: Any, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "weights", [[1, 2], "abc", [[1] * 6], [0] * 6, [-1, 1, 1, 1, 1, 1], [float("nan")] * 6, [None] * 6]
+    "weights",
+    [
+        [1, 2],
+        "abc",
+        [[1] * 6],
+        [0] * 6,
+        [-1, 1, 1, 1, 1, 1],
+        [float("nan")] * 6,
+        [None] * 6,
+        [float("inf"), 1, 1, 1, 1, 1],
+    ],
 )
 def test_weights_of_samples_that_are_none(weights: Any) -> None:
     known = mdcg.Learner("naive", backbone="smallconv", epochs=1, quiet=True).learn(IMAGES, ["a", "b"] * 3)

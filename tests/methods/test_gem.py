@@ -82,6 +82,15 @@ def test_a_harmless_gradient_is_followed_as_it_is() -> None:
     assert not torch.equal(turned[1], g[1])
 
 
+@pytest.mark.parametrize("strength", [0.0, 0.5])
+def test_a_gradient_at_right_angles_harms_nobody(strength: float) -> None:
+    """The condition is g·g_k ≥ 0: at exactly 0 it holds, and the gradient is followed as it is."""
+    g = torch.tensor([[1.0, 0.0, 2.0]])
+    past = torch.tensor([[[0.0, 3.0, 0.0], [1.0, 0.0, 0.0], [2.0, 1.0, -1.0]]])
+    assert (past[0] @ g[0]).tolist() == [0.0, 1.0, 0.0]
+    assert torch.equal(Gem(strength=strength).combine(g, past), g)
+
+
 def test_gradients_that_vanish() -> None:
     """All images of the memory are known to perfection: nothing to protect, nothing breaks."""
     g, G = a_problem(1, 3, 10, 1, 0.0)

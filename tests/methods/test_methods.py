@@ -213,6 +213,63 @@ def test_a_teacher_for_any_method(name: str, distils: str, among: str, shape: tu
     assert taught.loss(alone).tolist() == untaught.loss(alone).tolist()
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("among", ["all", "past"])
+@pytest.mark.parametrize("distils", ["memory", "all"])
+def test_the_other_divergence_of_replayed_margin_dampening(
+    distils: str, among: str, shape: tuple[int, int, int, int]
+) -> None:
+    """KL(student ‖ teacher), of memory images and of current ones: what is weighted is what it adds."""
+    step = with_own_classes_in_memory(a_step(*shape))
+    settings: dict[str, Any] = {"distil": 0.7, "distil_current": 0.4, "temperature": 2.0, "among": among}
+    named = {"distils": distils, "divergence": "student-teacher", **settings}
+    added = METHODS["md-replay"](**named).loss(step) - METHODS["md-replay"](distils="nothing").loss(step)  # type: ignore[call-arg]
+    assert step.memory_logits is not None
+    swapped = replace(step, memory_logits=step.teacher_logits, teacher_logits=step.memory_logits)
+    classes = step.old if among == "past" else None
+    expected = [0.7 * plain_distance(swapped, k, 2, classes) for k in range(shape[0])]
+    if distils == "all":
+        other = replace(step, logits=step.teacher_current, teacher_current_logits=step.logits)
+        expected = [have + 0.4 * plain_current_distance(other, k, 2) for k, have in enumerate(expected)]
+    assert added.tolist() == pytest.approx(expected)
+
+
+def smoothed(row: list[float], label: int, share: float) -> float:
+    """The cross-entropy of a label that is 1 − ε of its own class and ε of all alike."""
+    p = softmax(row)
+    return -sum(((1 - share) * (c == label) + share / len(p)) * math.log(value) for c, value in enumerate(p))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("smooth", [False, True])
+@pytest.mark.parametrize("new", [True, False], ids=["some are new", "none is new"])
+def test_margin_dampening_where_classes_return(shape: tuple[int, int, int, int], smooth: bool, new: bool) -> None:
+    """Images of past classes among all, the others as ever; every cross-entropy has each member's own smoothing."""
+    members, batch, old, _ = shape
+    step = a_step(*shape)
+    labels = step.labels.clone()
+    labels[:, ::2] = step.memory[1][:, ::2]  # every other image is of a past class
+    shares = [0.3 * (k + 1) / members for k in range(members)] if smooth else [0.0] * members
+    smoothing = torch.tensor(shares, dtype=torch.float64) if smooth else None
+    step = replace(step, labels=labels, revisits=True, smoothing=smoothing)
+    if not new:
+        step = replace(step, old=step.logits.shape[-1])
+    weights = [0.1 + 0.4 * k for k in range(members)]
+    method = stack([METHODS["md"](**{"lam": lam}) for lam in weights], torch.device("cpu"), torch.float64)
+    expected = []
+    for k, (lam, share) in enumerate(zip(weights, shares, strict=True)):
+        total = 0.0
+        for row, label in zip(step.logits[k].tolist(), labels[k].tolist(), strict=True):
+            if label < step.old:
+                total += smoothed(row, label, share)
+                continue
+            p = softmax(row)
+            total += lam * max(0.0, max(p[:old]) - p[label] + 1 / (len(row) - 1))
+            total += smoothed(row[old:], label - old, share)
+        expected.append(total / batch + plain_md_distance(step, k))
+    torch.testing.assert_close(method.loss(step), torch.tensor(expected, dtype=torch.float64))
+
+
 def test_margin_by_hand() -> None:
     """Four classes, two of them old: m = 1/3, and the loss is zero exactly where the margin is kept."""
     p = torch.tensor([[[0.4, 0.1, 0.3, 0.2], [0.1, 0.1, 0.7, 0.1], [0.25, 0.25, 0.25, 0.25]]], dtype=torch.float64)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.stats import ks_2samp
 from torch import Tensor, nn
 
 import mdcg
@@ -174,6 +175,7 @@ def test_open_gates_equal_a_product_over_later_tasks(cap: float) -> None:
     ("settings", "said"),
     [
         ({"cap": -1}, "gates cannot open up to -1; give a cap above 0, and no more than 2"),
+        ({"cap": 0}, "gates cannot open up to 0; give a cap above 0"),  # closed for good
         ({"cap": 2.5}, "gates cannot open up to 2.5"),  # 2σ never does
         ({"gamma": 0}, "gates cannot learn with γ = 0; give one above 0"),
     ],
@@ -257,6 +259,22 @@ def test_new_columns_are_initialised_like_a_linear_layer() -> None:
     assert weight.abs().max() <= bound
     assert weight.std().item() == pytest.approx(2 * bound / np.sqrt(12), rel=0.02)
     assert head.classifier.bias.abs().max() <= bound
+
+
+@pytest.mark.parametrize("features", [16, 64, 100])
+@pytest.mark.parametrize("kind", [Head, CascadedGates])
+def test_new_columns_are_as_wide_as_pytorchs(kind: type[Head], features: int) -> None:
+    """Weights and biases, of classes and gates, in the first task and later, have the distribution of nn.Linear's."""
+    head = grown(kind, [500, 500], features, 1)
+    torch.manual_seed(0)
+    reference = torch.nn.Linear(features, 5000)
+    layers = [head.classifier, head.gates] if isinstance(head, CascadedGates) else [head.classifier]
+    for layer in layers:
+        for own, theirs in ((layer.weight, reference.weight), (layer.bias, reference.bias)):
+            for part in own.detach()[0].split(500, -1):
+                assert ks_2samp(part.flatten().numpy(), theirs.detach().flatten().numpy()).pvalue > 1e-3
+            assert own.abs().max() <= 1 / np.sqrt(features)
+            assert own.abs().max() > 0.99 / np.sqrt(features)
 
 
 def test_simplex_corners_are_unit_vectors_at_equal_angles() -> None:

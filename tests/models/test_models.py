@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from mdcg.draws import Purpose, stream
 from mdcg.errors import MdcgError
-from mdcg.models import build_backbone, build_model
+from mdcg.models import build_backbone, build_model, layers
 from mdcg.models import stacked as stacking
 from mdcg.models.backbones import BACKBONES, MEMBERED, backbone_names, register_backbone
 from mdcg.models.features import FEATURES
@@ -304,3 +304,16 @@ def test_features_are_handed_on() -> None:
     assert (backbone(images) == images[..., 0, 0]).all()
     assert not list(backbone.parameters())
     assert FEATURES not in backbone_names()
+
+
+@pytest.mark.parametrize("many", [1, 10**9], ids=["side by side", "one after the other"])
+def test_convolutions_are_initialised_as_he_et_al(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Normal with variance 2 / fan, by each member's own generator, however many weights there are."""
+    monkeypatch.setattr(layers, "MANY", many)
+    for fan, weights in (("in", 9 * 6), ("out", 9 * 10)):
+        conv = Conv2d(3, 6, 10, 3, fan=fan)
+        conv.initialise([np.random.default_rng(member) for member in range(3)])
+        for member in range(3):
+            drawn = np.random.default_rng(member).standard_normal((10, 6, 3, 3), np.float32)
+            expected = torch.from_numpy(np.float32(np.sqrt(2 / weights)) * drawn)
+            torch.testing.assert_close(conv.weight.detach()[member], expected, rtol=1e-6, atol=0)

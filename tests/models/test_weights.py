@@ -17,7 +17,7 @@ from mdcg.draws import Purpose, stream
 from mdcg.errors import MachineError, MdcgError
 from mdcg.models import build_backbone
 from mdcg.models.backbones import BACKBONES
-from mdcg.models.weights import WeightsFile
+from mdcg.models.weights import WeightsFile, digest_of
 from tests.conftest import Cli
 
 
@@ -274,3 +274,14 @@ def test_runs_that_begin_with_weights(cli: Cli, runs: Path, tmp_path: Path) -> N
     state["convs.0.weight"] = torch.ones(2, 2)
     save_file(state, tmp_path / "one.safetensors")
     assert "do not fit the backbone" in cli(*words, "--weights", tmp_path / "one.safetensors").sentence()
+
+
+def test_a_digest_is_of_values_and_not_of_how_they_lie_in_memory() -> None:
+    weight = torch.arange(12.0).view(3, 4)
+    plain = digest_of({"a": weight, "b": torch.ones(2)})
+    assert digest_of({"b": torch.ones(2), "a": weight.t().contiguous().t()}) == plain
+    others = [
+        {"a": weight + 1, "b": torch.ones(2)}, {"c": weight, "b": torch.ones(2)}, {"a": weight},
+        {"a": weight.view(4, 3), "b": torch.ones(2)}, {"a": weight.double(), "b": torch.ones(2)},
+    ]  # fmt: skip
+    assert len({plain, *map(digest_of, others)}) == 6

@@ -96,6 +96,14 @@ def test_crop_and_flip() -> None:
         scenario="tym-10", method="naive", augmentation="published", augment="crop+flip"
     ).resolve(tiny)
     assert published.augment == "crop+flip"
+    own = {
+        augmentation: make_recipe(scenario="tym-10", method="md-replay", memory=200, augmentation=augmentation)
+        for augmentation in ("paper", "published")
+    }
+    (paper,), (published,) = (recipe.resolve(tiny) for recipe in own.values())
+    # What the method adds comes beside what there is without it: by the published code images are not cropped.
+    assert (paper.augment, published.augment) == ("crop+flip+randaugment", "flip+randaugment")
+    assert [own_training(one, 20).get("augment") for one in (paper, published)] == [paper.augment, published.augment]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -10,6 +11,7 @@ import numpy as np
 
 import mdcg
 from mdcg.execute.search import SearchResult
+from mdcg.learner.tables import as_html
 from mdcg.methods.base import Value
 from mdcg.report.notebook import search_html
 
@@ -98,11 +100,14 @@ def test_a_learner() -> None:
     learner = mdcg.Learner("replay", memory=20, backbone="smallconv", epochs=1, quiet=True)
     assert repr(learner).startswith("Learner(backbone='smallconv', ")
     assert "memory" in learner._repr_mimebundle_()["text/html"]
+    assert "memory" in learner._repr_html_()  # its parameters, as scikit-learn shows them
     learner.learn(images[:40], ["<cat>", "dog"] * 20).learn(images[40:], ["emu"] * 20)
     assert repr(learner) == "<Learner: replay, 3 classes in 2 tasks, memory of 20 of 20 images>"
     shown = learner._repr_mimebundle_()
     assert shown["text/plain"] == repr(learner)
     assert shown["text/html"] == learner._repr_html_()
+    assert "memory of 20 of 20 images: percent of the images held out<" in shown["text/html"]
+    assert "percent" not in as_html(replace(learner.saved_, versions=()))  # of a run's model, which held nothing out
     first, second = (version.after for version in learner.saved_.versions)
     assert cells(learner._repr_html_()) == [
         ["class", "after task 1", "after task 2"],

@@ -135,6 +135,10 @@ def test_damage_costs_a_line(tmp_path: Path, cli: Cli) -> None:
         assert str(file) in reason
         assert "\n" not in reason
     assert "newer version of mdcg (format 99" in archive.unreadable[2]
+    assert archive.newer == archive.unreadable[2]
+    file.write_bytes(b"\n".join([*lines, newer.replace(b'"format":99', b'"format":98', 1)]))
+    assert read_archive(file).newer == archive.newer  # the first is told
+    file.write_bytes(b"\n".join(lines))
     answer = cli("runs", "--out", tmp_path)
     assert answer.code == 0
     assert f"mdcg: 11 entries of {tmp_path} cannot be read, the first: line 1 of {file} is damaged" in answer.err

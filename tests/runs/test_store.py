@@ -24,6 +24,7 @@ from mdcg.runs.record import FORMAT, UPGRADES, NewerFormat
 from mdcg.runs.spec import ADDED, RunSpec
 from mdcg.runs.store import Store, read_record
 from mdcg.scenario import Stream
+from mdcg.testing.made import made_model, made_record
 from mdcg.train.loop import Trainer
 from mdcg.train.precision import compute
 from tests.conftest import Cli, toy_dataset
@@ -56,6 +57,21 @@ QUICK = ["run", "--scenario", "digits-2", "--epochs", 1, "--method", "naive"]
 def altered(folder: Path, **changes: Any) -> None:
     content = json.loads((folder / "result.json").read_text())
     (folder / "result.json").write_text(json.dumps(content | changes))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_no_result_has_what_is_not_json(value: float, tmp_path: Path) -> None:
+    """NaN and Infinity are no JSON, and other programs could not read the file: none is written."""
+    store, dataset = Store(tmp_path), load("digits")
+    (spec,) = make_recipe(scenario="digits-2", method="naive", seeds="0", backbone="smallconv").resolve(dataset)
+    record, model = made_record(spec, dataset.class_names), made_model(spec, dataset)
+    rows: list[Any] = [{**row, "loss": value} for row in record.history]
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        store.write(record.model_copy(update={"history": rows}), model, {})
+    assert store.finished(spec) is None
+    assert not list(tmp_path.rglob("result.json"))
+    store.write(record, model, {})
+    assert store.finished(spec) == record
 
 
 def test_a_result_of_format_1() -> None:

@@ -111,6 +111,36 @@ def test_a_header_with_anything_in_it(
     assert said.endswith("starting from the beginning.")
 
 
+def test_logits_of_nothing(der: tuple[Group, bytes]) -> None:
+    """Of a memory that has images they are not the logits: that is said, not what fails on the way."""
+    group, saved = der
+    tensors, values = unpack(saved)
+    _, _, outputs = tensors["kept.logits"].shape
+    nothing = {"kept.index": torch.zeros(2, 0, dtype=torch.int64), "kept.logits": torch.zeros(2, 0, outputs)}
+    with pytest.raises(ValueError, match="its logits do not fit its memory"):
+        check_fits({**tensors, **nothing}, values, group)
+
+
+@pytest.mark.parametrize("version", [checkpoint.VERSION - 1, checkpoint.VERSION + 1, None, str(checkpoint.VERSION)])
+def test_a_checkpoint_of_another_version(
+    version: object, tmp_path: Path, der: tuple[Group, bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it says may mean something else: it is refused although all of it would fit, and the one before is used."""
+    group, saved = der
+    tensors, values = unpack(saved)
+    Checkpoints(tmp_path).save(tensors, {**values, "step": 0, "seconds": values["seconds"]})
+    content = pack(tensors, {"version": version, **values})
+    newest = tmp_path / f"99999999-00000000-00000001.{checkpoint._digest(content)}.safetensors"
+    newest.write_bytes(content)
+    state = Checkpoints(tmp_path).restore(lambda _: group, CPU)
+    assert state is not None
+    assert state.step == 0 < values["step"]
+    (said,) = caplog.messages
+    assert f"it has format version {version}, not {checkpoint.VERSION}" in said
+    assert said.endswith("going back to the one before it.")
+    assert not newest.exists()
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

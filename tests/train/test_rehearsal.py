@@ -70,6 +70,21 @@ def test_every_method_can_be_rehearsed(
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.parametrize(
+    ("method", "tasks", "wanted"),
+    [("gem", 2, {0, 1}), ("gem", 6, {0, 1, 2}), ("md-cg", 2, {0, 1}), ("md-cg", 6, {0, 1, 3, 5})],
+)
+def test_which_tasks_are_rehearsed(
+    method: str, tasks: int, wanted: set[int], asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of GEM one with no past task, one with one, one with several; of others one for each doubling, and the last."""
+    played: list[set[int]] = []
+    monkeypatch.setattr(rehearsal, "_rehearse", lambda group, compute, begin, tasks: played.append(tasks))
+    dataset = toy_dataset([16] * 12, side=4, channels=3)
+    rehearse(toy_group(dataset, method, [(0, 12, {})], tasks, backbone="tiny"), compute("cpu", "fp32"))
+    assert played == [wanted]
+
+
 def test_others_are_not_rehearsed(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     rehearse(group_of("md-cg", "smallconv"), compute("cpu", "fp32"))
     monkeypatch.setattr(Compute, "fused", False)

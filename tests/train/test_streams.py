@@ -256,6 +256,22 @@ def test_margin_dampening_of_old_and_new_images(seed: int, old: int, new: int) -
     assert loss.item() == pytest.approx(total.item())
 
 
+def test_which_images_of_a_class_return_is_drawn_from_a_stream_of_its_own() -> None:
+    """By the run's seed and the class's place: dealt as evenly as can be to the tasks that it is in."""
+    tasks = (("class 1", "class 3"), ("class 0", "class 3"), ("class 2",), ("class 3", "class 0"))
+    dataset = toy_dataset([7, 8, 9, 11])
+    for seed in (0, 5):
+        view = _with(toy_group(dataset, "naive", [(seed, 0, {})], tasks=4), Stream(tasks=tasks)).views[0]
+        for label, own in ((3, (0, 1, 3)), (0, (1, 3))):
+            position = view.scenario.order.index(label)
+            images = np.flatnonzero(dataset.train.labels == label)
+            keys = stream(seed, Purpose.RETURN, position).random(len(images))
+            parts = np.array_split(images[np.argsort(keys, kind="stable")], len(own))
+            for task, part in zip(own, parts, strict=True):
+                came = view.task_images(task)
+                assert sorted(came[dataset.train.labels[came] == label]) == sorted(part)
+
+
 def test_accuracy_within_an_online_task() -> None:
     """Every so many batches, on the classes of the tasks that have begun; it changes nothing."""
     members: list[tuple[int, int, dict[str, float]]] = [(0, 12, {}), (1, 9, {})]

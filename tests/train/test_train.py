@@ -214,6 +214,20 @@ def test_evaluation_counts_correct_predictions() -> None:
         assert (state.correct[k, -1] == expected).all()
 
 
+def test_nobody_expects_a_class_that_was_never_seen() -> None:
+    """A head that has all outputs from the start may prefer one that no task has brought yet: that does not count."""
+    group = toy_group(toy_dataset([12, 15, 18, 13, 16, 12]), "der", [(0, 6, {}), (5, 6, {})])
+    trainer = Trainer(group, CPU64)
+    state = trainer.train(states.fresh(group, CPU64), tasks=1)
+    usual = evaluate(state.model, trainer.eval_images, group, trainer.pixels, CPU64)
+    assert usual.any()
+    with torch.no_grad():
+        state.model.head.classifier.bias[:, 2:] += 1000  # of the classes to come
+    assert state.model.logits(torch.zeros(2, 1, 1, 8, 8, dtype=torch.float64)).argmax(-1).min() >= 2
+    found = evaluate(state.model, trainer.eval_images, group, trainer.pixels, CPU64)
+    assert found.tolist() == usual.tolist() == state.correct[:, 0].tolist()
+
+
 def test_held_out_images_are_not_trained_on() -> None:
     group = toy_group(toy_dataset([20] * 4), "cumulative", [(0, 0, {})], tasks=2, hold_out=0.25)
     view = group.views[0]
@@ -233,6 +247,16 @@ def test_history_has_a_row_per_epoch() -> None:
         assert all(0 <= row["train_accuracy"] <= 100 for row in rows)
         total = group.views[k].eval_total
         assert rows[-1]["accuracy"][1] == pytest.approx(100 * state.correct[k, 1, 2:].sum() / total[2:].sum())
+
+
+@pytest.mark.parametrize(("every", "after"), [(0, {5}), (1, {1, 2, 3, 4, 5}), (2, {2, 4, 5}), (3, {3, 5}), (9, {5})])
+def test_accuracy_every_so_many_epochs(every: int, after: set[int]) -> None:
+    """After each epoch whose number they divide, and always after a task's last."""
+    dataset = toy_dataset([20] * 4)
+    group = toy_group(dataset, "naive", [(0, 0, {})], tasks=2, evaluate_every=every, epochs=5)
+    rows = Trainer(group, CPU64).train(states.fresh(group, CPU64)).history[0]
+    assert [row["epoch"] for row in rows] == [1, 2, 3, 4, 5] * 2
+    assert [row["epoch"] for row in rows if "accuracy" in row] == sorted(after) * 2
 
 
 def test_a_loss_that_is_not_finite_is_said() -> None:
@@ -292,6 +316,20 @@ def test_bf16_trains_with_float32_parameters() -> None:
     state = Trainer(group, half).train(states.fresh(group, half))
     assert all(p.dtype == torch.float32 for p in state.model.parameters())
     assert np.isfinite([row["loss"] for row in state.history[0]]).all()
+
+
+def test_under_bf16_the_head_computes_in_full_precision() -> None:
+    """Only the backbone is rounded: from its features on, logits and gates are what they are without autocast."""
+    half = compute("cpu", "bf16")
+    group = toy_group(toy_dataset([20] * 4), "md-cg", [(0, 8, {})], tasks=2)
+    model = Trainer(group, half).train(states.fresh(group, half)).model.eval()
+    images = torch.randn(1, 50, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad(), half.autocast():
+        logits, features = model.logits(images), model.features(images)
+    assert features.dtype == torch.bfloat16  # or the test shows nothing
+    assert logits.dtype == torch.float32
+    with torch.no_grad():
+        assert torch.equal(logits, model.head(features.float()))
 
 
 def test_asking_for_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

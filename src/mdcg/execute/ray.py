@@ -210,16 +210,18 @@ def on_the_loopback(ray: Any) -> Iterator[None]:
 def _outcome(ray: Any, task: Any, job: Job, context: Context) -> tuple[Undone, Messages]:
     """The result of a task that ended, well or not: what went wrong with it is no reason to stop the others."""
     try:
-        undone, messages = ray.get(task)
+        done: tuple[Undone, Messages] = ray.get(task)
+        return done
     except ray.exceptions.RayTaskError as error:
-        undone, messages = _all_left(job, context, str(error.cause)), []
+        reason = str(error.cause)
     except ray.exceptions.RayError as error:  # more nodes were lost than can be borne
         reason = f"its worker was lost ({str(error).splitlines()[0].rstrip('.')})"
-        undone, messages = _all_left(job, context, reason), []
-    return undone, messages
+    return _all_left(job, context, reason), []
 
 
 def _all_left(job: Job, context: Context, reason: str) -> Undone:
+    """All runs without a result. To be asked when no error is being handled: a result that is missing would be taken
+    for part of the machine's trouble."""
     store = context.store
     return Undone(left={spec.name: reason for spec in job.specs if store.finished(spec) is None})
 
@@ -261,6 +263,7 @@ def work_on(job: Job, context: Context, threads: int) -> tuple[Undone, Messages]
                 return undone, collector.messages
             time.sleep(0.5)
     except MachineError as error:  # this node's disk or GPU: not the runs' failure
-        return _all_left(job, context, str(error)), collector.messages
+        trouble = str(error)
     finally:
         library.removeHandler(collector)
+    return _all_left(job, context, trouble), collector.messages
