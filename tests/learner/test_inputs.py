@@ -703,3 +703,42 @@ def test_what_the_first_task_has_settled(changed: dict[str, Any]) -> None:
 def test_rpc_has_room_for_as_many_classes_as_its_simplex() -> None:
     learner = mdcg.Learner("rpc", memory=9, most_classes=2, **QUIET).learn(noise(20, 0), ["a", "b"] * 10)
     assert len(learner.learn(noise(5, 1), ["c"] * 5).classes_) == 3
+
+
+def test_labels_that_were_corrected_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    """What is known stays as it was learned; whoever gives it with another label hears so."""
+    images = np.random.default_rng(0).integers(0, 256, (30, 8, 8, 3), dtype=np.uint8)
+    clf = mdcg.Learner("replay", memory=20, backbone="smallconv", epochs=1, hold_out=0)
+    clf.learn(images[:20], ["cup", "fork"] * 10)
+    labels = ["cup", "fork"] * 10 + ["mug"] * 10
+    labels[0] = labels[2] = labels[4] = "fork"  # were cups
+    labels[1] = "cup"  # was a fork
+    labels[6] = "mug"
+    before = clf.predict(images)
+    caplog.clear()
+    with pytest.raises(MdcgError, match="none of these classes is new"):
+        clf.learn(images[:6], labels[:6])
+    corrected = (
+        "4 images have another label than they were learned with: 3 of 'cup' come as 'fork', 1 of 'fork' comes as "
+        "'cup'; they are left out, and what was learned stays. To correct labels, begin anew with all images."
+    )
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [corrected]
+    assert (clf.predict(images) == before).all()
+    caplog.clear()
+    clf.partial_fit(images[:6], labels[:6])  # all of it is known, and no mistake
+    assert corrected in caplog.text
+    caplog.clear()
+    caplog.set_level("INFO")
+    clf.learn(images, labels)
+    assert corrected in caplog.text
+    assert (
+        "1 image has another label than it was learned with: 1 of 'cup' comes as 'mug'; it is learned with both."
+        in (caplog.text)
+    )
+    assert "19 images are known already and left out." in caplog.text
+    caplog.clear()
+    clf.learn(np.concatenate([images, images + 1]), [*labels, *["pan"] * 30])
+    assert "another label" in caplog.text  # the three and the one, of which nothing was forgotten
+    caplog.clear()
+    clf.learn(images + 2, ["jar"] * 30)
+    assert "another label" not in caplog.text

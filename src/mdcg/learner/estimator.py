@@ -47,7 +47,7 @@ from mdcg.learner.inputs import (
     with_channels,
 )
 from mdcg.learner.setup import Params, can_learn, check_choices, check_room, params_of, resolved
-from mdcg.learner.tables import as_html, one_line
+from mdcg.learner.tables import as_html, one_line, told_of_relabelled
 from mdcg.learner.task import Arrived, NextTask, next_task, without_known_images
 from mdcg.learner.training import checkpoint_folder, train
 from mdcg.methods import METHODS
@@ -226,9 +226,13 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         new = new_classes(named, known, order)
         place = {label: position for position, label in enumerate((*known, *new))}
         arrived = Arrived(pixels, np.array([place[label] for label in named], np.int64), new)
-        if not new and again and before is not None and not len(without_known_images(before, arrived).positions):
-            logger.info("all of it is known already: nothing is learned.")
-            return self
+        if before is not None:
+            arrived, relabelled = without_known_images(before, arrived)
+            for sentence in told_of_relabelled(relabelled, (*known, *new), len(known)):
+                logger.warning("%s", sentence)
+            if not new and again and not len(arrived.positions):
+                logger.info("all of it is known already: nothing is learned.")
+                return self
         if not new:
             raise InputError("none of these classes is new; learn takes at least one that is not known yet.")
         if before is None and len(new) < 2:
@@ -237,10 +241,8 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_place(new)
         setup = resolved(params, before, pixels, len(known) + len(new))
         check_room(setup, before, len(new))
-        if before is not None:
-            arrived = without_known_images(before, arrived)
-            if left_out := len(pixels) - len(arrived.positions):
-                logger.info("%s images are known already and left out.", left_out)
+        if left_out := len(pixels) - len(arrived.positions):
+            logger.info("%s images are known already and left out.", left_out)
         told, sizes = params.as_json(weights), [*(before.sizes if before else ()), len(new)]
         refuse_unkeepable(setup, (*known, *new), sizes, told)
         task = next_task(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from rich.text import Text
 
 from mdcg import markup
 from mdcg.files import shown
-from mdcg.header import Setup, Version
+from mdcg.header import Label, Setup, Version
 from mdcg.learner.accuracy import Evaluation, mean_of
 from mdcg.learner.inputs import listing, number_of
+from mdcg.learner.task import Relabelled
 from mdcg.saved import SavedModel
 
 LONGEST_LINE = 10_000  # characters; what a file says cannot make two lines of one
@@ -36,6 +38,38 @@ def learned_table(saved: SavedModel) -> Table:
     parts = [f"known classes {_percent(old)} → {_percent(now)}"] if known else []
     table.caption = ", ".join([*parts, f"new classes {_percent(new)}"]) + ": percent of the images held out"
     return table
+
+
+def told_of_relabelled(relabelled: Relabelled, classes: Sequence[Label], known: int) -> list[str]:
+    """Sentences about images that come with another label than they were learned with; so many classes were known.
+
+    >>> from collections import Counter
+    >>> for sentence in told_of_relabelled(Counter({(0, 1): 4, (1, 0): 2, (0, 2): 1}), ["cup", "fork", "mug"], 2):
+    ...     print(sentence)
+    6 images have another label than they were learned with: 4 of 'cup' come as 'fork', 2 of 'fork' come as 'cup'; \
+they are left out, and what was learned stays. To correct labels, begin anew with all images.
+    1 image has another label than it was learned with: 1 of 'cup' comes as 'mug'; it is learned with both. To correct \
+labels, begin anew with all images.
+    """
+    sentences = []
+    for is_new in (False, True):
+        pairs = {pair: count for pair, count in relabelled.most_common() if (pair[1] >= known) == is_new}
+        total = sum(pairs.values())
+        if not total:
+            continue
+        told = [
+            f"{count} of '{shown(str(classes[was]), 60)}' {'comes' if count == 1 else 'come'} as "
+            f"'{shown(str(classes[now]), 60)}'"
+            for (was, now), count in pairs.items()
+        ]
+        one = ("image has", "it was", "it is")
+        have, were, are = one if total == 1 else ("images have", "they were", "they are")
+        done = "learned with both" if is_new else "left out, and what was learned stays"
+        sentences.append(
+            f"{total} {have} another label than {were} learned with: {listing(told, most=3)}; {are} {done}. To correct "
+            "labels, begin anew with all images."
+        )
+    return sentences
 
 
 def summary_line(saved: SavedModel, path: Path) -> str:

@@ -7,6 +7,7 @@ arrival, so that the group's scenario is that of the stream so far, whatever bec
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -41,6 +42,9 @@ class Arrived:
     def of(self, chosen: Ints) -> Arrived:
         """The images with these numbers, in this order."""
         return Arrived(self.images[torch.from_numpy(chosen)], self.positions[chosen], self.new)
+
+
+Relabelled = Counter[tuple[int, int]]  # images by the class that they were learned as, and the one they come as now
 
 
 @dataclass(frozen=True)
@@ -149,16 +153,24 @@ def next_task(
     )
 
 
-def without_known_images(before: SavedModel, arrived: Arrived) -> Arrived:
+def without_known_images(before: SavedModel, arrived: Arrived) -> tuple[Arrived, Relabelled]:
     """What has arrived, less the images that the classifier has already: in its memory, or held out.
 
-    A folder that only grows brings them again; what is held out must not be trained on, nor anything held twice.
+    A folder that only grows brings them again; what is held out must not be trained on, nor anything held twice. What
+    it has with another label is counted.
     """
-    kept = [_past_images(before), *([before.held_out] if before.held_out else [])]
-    known = {image.numpy().tobytes() for part in kept for image in part.images}
-    again = arrived.positions < len(before.classes)
-    fresh = [not (seen and image.numpy().tobytes() in known) for seen, image in zip(again, arrived.images, strict=True)]
-    return arrived.of(np.flatnonzero(fresh))
+    labels: dict[bytes, set[int]] = {}
+    for part in (_past_images(before), *([before.held_out] if before.held_out else [])):
+        for image, position in zip(part.images, part.positions.tolist(), strict=True):
+            labels.setdefault(image.numpy().tobytes(), set()).add(position)
+    fresh, relabelled = [], Relabelled()
+    for number, (image, now) in enumerate(zip(arrived.images, arrived.positions.tolist(), strict=True)):
+        known = labels.get(image.numpy().tobytes(), set())
+        if known and now not in known:
+            relabelled[min(known), now] += 1
+        if not known or now >= len(before.classes):
+            fresh.append(number)
+    return arrived.of(np.array(fresh, np.int64)), relabelled
 
 
 def enough_epochs(steps: int) -> int:
