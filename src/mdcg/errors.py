@@ -99,4 +99,5 @@ def unknown(kind: str, name: str, known: Iterable[str], about: str | None = None
     known_names = f"Known: {', '.join(names)}." if names else "There is none."
     if len(names) > MANY:
         known_names = f"Known: {', '.join(names[:FEW])} and {len(names) - FEW:,} others."
-    return MdcgError(f"unknown {kind} '{name}'{hint} {known_names}", about)
+    shown = "".join(letter if letter.isprintable() else "\ufffd" for letter in name)  # nothing that a terminal obeys
+    return MdcgError(f"unknown {kind} '{shown}'{hint} {known_names}", about)
