@@ -406,3 +406,17 @@ def test_parameters_of_a_file_that_cannot_be_name_it(key: str, value: Any, tmp_p
     assert str(told.value).isprintable()
     with pytest.raises(MdcgError, match=r"^'lr' is wrong"):
         mdcg.Learner.load(file).set_params(**{key: getattr(mdcg.Learner(), key)}, lr=-1.0).learn(IMAGES[8:], [3, 4] * 4)
+
+
+def test_what_is_refused_before_its_first_step_leaves_nothing(weights: Path, tmp_path: Path) -> None:
+    """Weights that do not fit are found out as the network is made, once the folder for checkpoints is there."""
+    colours, out = np.repeat(IMAGES[:8], 3, -1), tmp_path / "out" / "m.safetensors"
+    with pytest.raises(MdcgError, match="do not fit the backbone"):
+        learner(weights=weights).learn(colours, [1, 2] * 4, save_to=out)
+    assert not list(out.parent.iterdir())
+
+
+def test_control_characters_in_an_unknown_name_are_not_shown() -> None:
+    with pytest.raises(MdcgError) as told:
+        learner("\x1b[31mreplay\ud800").learn(IMAGES[:8], [1, 2] * 4)
+    assert str(told.value).startswith("unknown method '\ufffd[31mreplay\ufffd'")

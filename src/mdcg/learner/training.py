@@ -45,8 +45,9 @@ def checkpoint_folder(save_to: Path | None) -> Iterator[Path | None]:
     with locked(folder):
         try:
             yield folder
-        except NothingLearned:  # to go on where it was would fail again
-            _remove(folder)
+        except BaseException as error:
+            if isinstance(error, NothingLearned) or not any(folder.glob("*/*.safetensors")):
+                _remove(folder)  # there is nothing to go on with, or it would fail again
             raise
         _remove(folder)  # as long as it is locked: afterwards it may be another process's
     if sys.platform == "win32":  # which removes nothing that is open

@@ -25,13 +25,12 @@ from mdcg.errors import MdcgError
 from mdcg.learner import Learner
 from mdcg.learner.setup import OF_THIS_CALL
 from mdcg.learner.tables import described
-from mdcg.learner.task import NextTask
-from mdcg.learner.training import NothingLearned, train
+from mdcg.learner.training import NothingLearned
 from mdcg.methods import METHODS
 from mdcg.models import HEADS
-from mdcg.saved import SavedModel
 from mdcg.tensors import unpack
 from mdcg.testing.abuse.campaign import Failure, Part
+from mdcg.train.loop import Trainer
 
 IMAGES = 8  # of a task
 SECOND = 0.3  # of the trials go on with a second task
@@ -200,15 +199,16 @@ class Models(Part):
 
 
 @contextlib.contextmanager
-def _watched() -> Iterator[list[NextTask]]:
-    """A list of the trainings that are begun meanwhile."""
-    begun: list[NextTask] = []
+def _watched() -> Iterator[list[Trainer]]:
+    """A list of what trains meanwhile."""
+    begun: list[Trainer] = []
+    train = Trainer.train
 
-    def noted(task: NextTask, *others: Any) -> SavedModel:
-        begun.append(task)
-        return train(task, *others)
+    def noted(trainer: Trainer, *given: Any, **named: Any) -> None:
+        begun.append(trainer)
+        train(trainer, *given, **named)
 
-    with mock.patch("mdcg.learner.estimator.train", noted):
+    with mock.patch.object(Trainer, "train", noted):
         yield begun
 
 
