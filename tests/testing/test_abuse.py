@@ -36,7 +36,7 @@ def test_a_few_trials(
 ) -> None:
     if part == "ray":
         request.getfixturevalue("all_digits")  # as Ray's processes have them
-    monkeypatch.setattr(Part, "server", lambda _: server)  # which is there already
+    monkeypatch.setattr(Part, "server", lambda *_: server)  # which is there already
     count = (FEW | SLOW)[part]
     found = attempt(PARTS[part], range(count), SEED)
     assert [str(failure) for failure in found.failures] == []

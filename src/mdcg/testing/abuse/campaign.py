@@ -13,7 +13,7 @@ import random
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -55,9 +55,9 @@ class Part(ABC):
     def trial(self, number: int, rng: random.Random) -> Failure | None:
         """Do one trial; its failure, if it is one."""
 
-    def server(self) -> Server:
+    def server(self, prepare: Callable[[], object] = digits.take_some) -> Server:
         """What starts commands as processes of their own, on a sixth of the digits."""
-        made = Server(prepare=digits.take_some)
+        made = Server(prepare)
         self._closing.callback(made.close)
         return made
 

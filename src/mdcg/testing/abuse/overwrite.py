@@ -21,6 +21,7 @@ import numpy as np
 from PIL import Image
 
 from mdcg import files
+from mdcg.testing import digits
 from mdcg.testing.abuse.campaign import Failure, Part
 from mdcg.testing.abuse.scratch import spelt, wrong
 
@@ -100,7 +101,7 @@ class Overwrite(Part):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._commands = self.server()
+        self._commands = self.server(_prepare)
         self.whole, self.here = folder / "whole", folder / "here"
         self.whole.mkdir()
         self._variables = {"MPLCONFIGDIR": str(folder / "matplotlib"), "CUDA_VISIBLE_DEVICES": ""}
@@ -273,6 +274,17 @@ def _content(folder: Path) -> dict[Path, tuple[int, bytes]]:
         if path.name not in (files.LOCK, files.OWNER):
             found[path.relative_to(folder)] = mode, content
     return found
+
+
+def _prepare() -> None:
+    """Import once what would else take each command longer than its work."""
+    import mdcg.execute.search
+    import mdcg.export
+    import mdcg.figures.make
+    import mdcg.learner
+    import mdcg.report.page.page  # noqa: F401
+
+    digits.take_some()
 
 
 def _guarded(folder: Path) -> None:
