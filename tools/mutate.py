@@ -71,7 +71,8 @@ class Tree:
         shutil.rmtree(self._temporary, ignore_errors=True)
         self._temporary.mkdir()
         given = [Path(one).absolute() for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
-        environment = os.environ | {
+        own = ("OBSERVED_INTO", "OBSERVED_BELOW", "CHOSEN_TESTS")  # of a run that this one is a test of
+        environment = {name: value for name, value in os.environ.items() if name not in own} | {
             "PYTHONPATH": os.pathsep.join(map(str, (self.root / "src", Path(__file__).resolve().parent, *given))),
             "CUDA_VISIBLE_DEVICES": "",
             "OMP_NUM_THREADS": "1",

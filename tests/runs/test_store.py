@@ -72,6 +72,9 @@ def test_no_result_has_what_is_not_json(value: float, tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("result.json"))
     store.write(record, model, {})
     assert store.finished(spec) == record
+    told = json.loads((store.folder(spec) / "result.json").read_text())
+    percent = [100 * hits / images for hits, images in zip(record.correct[-1], record.total, strict=True)]
+    assert told["class_accuracy"] == pytest.approx(percent)  # in the end, for other programs
 
 
 def test_a_result_of_format_1() -> None:
