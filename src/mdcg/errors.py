@@ -30,7 +30,7 @@ def said(value: object, length: int = 60) -> str:
     """A value as a sentence names it: on one line and not endless, whatever it is.
 
     >>> said("x"), said([1, 2]), said(range(3)), said("y" * 100, 20), said(10**5000)
-    ("'x'", '[1, 2]', 'range(0, 3)', "'yyyyyyy…yyyyyyyyy'", 'int')
+    ("'x'", '[1, 2]', 'range(0, 3)', "'yyyyyyyyy…yyyyyyyy'", 'int')
     """
     if isinstance(value, PurePath):
         value = str(value)

@@ -35,7 +35,7 @@ class Kind:
 
     name: str  # with its article, in sentences
     #: What would be lost if this file gave way, in words that follow its name; empty where nothing is. Any exception
-    #: but an OSError says that the file is of another kind.
+    #: says that the file is of another kind.
     lost: Callable[[BufferedReader], str]
 
     @classmethod
@@ -77,23 +77,22 @@ class Output:
         try:
             if not self.path.stat().st_mode & 0o222:
                 raise MdcgError(f"{there}is write-protected; {instead}.")
-            with open_file(self.path) as file:
-                lost = self.kind.lost(file)
-        except MdcgError:
-            raise
+            file = open_file(self.path)
         except OSError as error:
             raise MdcgError(f"{there}cannot be read ({error.strerror or error}); {instead}.") from error
-        except Exception as error:
-            raise MdcgError(f"{there}is not {self.kind.name}, or is damaged; {instead}.") from error
+        with file:
+            try:
+                lost = self.kind.lost(file)
+            except Exception as error:  # also an OSError: readers of archives look where no byte can be
+                raise MdcgError(f"{there}is not {self.kind.name}, or is damaged; {instead}.") from error
         if lost:
             raise MdcgError(f"{shown(self.path)} {lost}{'' if self.force else f', or {FORCED}'}.")
 
     def open(self) -> AbstractContextManager[BufferedRandom]:
         """Give a file to write to, which takes its place whole or not at all."""
         self.check()
-        return atomic_file(
-            self.path, check=lambda _: self.check()
-        )  # again: somebody may put a file of theirs there meanwhile
+        # Again at the end: somebody may put a file of theirs there meanwhile.
+        return atomic_file(self.path, check=lambda _: self.check())
 
     def write(self, content: bytes) -> None:
         """Write it whole or not at all."""

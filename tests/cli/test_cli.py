@@ -206,7 +206,7 @@ BAD = [
     ("run --scenario digits-99999999999 --method naive", "write DATASET-TASKS"),
     ("run --scenario folder:~nobody-here/x-2 --method naive", "is not a usable path"),
     (f"run --scenario folder:{'x' * 300}-2 --method naive", "File name too long"),
-    (f"run --scenario c10-5 --method naive --data {'x' * 300}", "File name too long"),
+    (f"run --scenario c10-5 --method naive --data {'x' * 300}", "is too long to be a path; check it"),
     (f"show {'x' * 300}", "File name too long"),
     ("run --scenario digits-5 --method naive --seeds 99999999999999999999999", "not a list of seeds"),
     ("run --scenario digits-5 --method naive --seeds 9999999999", "seeds go from 0 to"),
@@ -230,7 +230,7 @@ BAD = [
     ("run --scenario digits-5 --method gem --memory 4", "cannot hold one image of each of the 10 classes"),
     ("run --scenario digits-5 --method gdumb", "gdumb needs a memory"),
     ("run --scenario digits-5 --method er-ace --memory 100 --set memory_batch=-1", "'memory_batch' is wrong"),
-    ("run --scenario digits-5 --method er-ace --memory 100 --set memory_batch=99999999999999999", "less than or equal"),
+    ("run --scenario digits-5 --method er-ace --memory 100 --set memory_batch=99999999999999999", "too large a number"),
     ("run --scenario digits-5 --method er-ace --memory 100 --set memory_batch=1.5", "'memory_batch' is wrong"),
     ("run --scenario digits-5 --method er-ace --memory 100 --set current_in_memory=maybe", "should be a valid boolean"),
     ("run --scenario digits-5 --method ld --memory 100 --set second_memory=-5", "'second_memory' is wrong"),
@@ -320,11 +320,14 @@ ODD = "o\x1b[31md\n\u202e\udcff"
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["run", "--recipe", f"{ODD}.yaml"], "cannot read recipe o�[31md �"),
-        (["run", "--recipe", 5000 * "x"], "File name too long"),
-        (["show", ODD, "--out", ODD], "there is no run 'o�[31md �"),
+        (["run", "--recipe", f"{ODD}.yaml"], r"cannot read recipe o\x1b[31md\n\u202e\udcff.yaml"),
+        (["run", "--recipe", 5000 * "x"], "is too long to be a path; check it"),
+        (["show", ODD, "--out", ODD], r"there is no run 'o\x1b[31md\n"),
         (["run", "--scenario", f"folder:{ODD}-2", "--method", "naive"], "is no text, and a result must hold it"),
-        (["run", "--scenario", "digits-2", "--method", "naive", "--precision", ODD], "unknown precision 'o�[31md �"),
+        (
+            ["run", "--scenario", "digits-2", "--method", "naive", "--precision", ODD],
+            r"unknown precision 'o\x1b[31md\n",
+        ),
     ],
 )
 def test_odd_names_in_a_sentence(

@@ -261,7 +261,7 @@ def test_a_wrong_file_is_not_left_behind(kind: str, tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(export, "_traced", another)
     with pytest.raises(MdcgError, match=r"differ by up to 0\.\d+\. Nothing was written"):
-        EXPORTS[kind](classifier, path, (3, 8, 8), "abcdefg")
+        EXPORTS[kind](classifier, path, (3, 8, 8), "abcdefg", force=True)
     assert path.read_bytes() == b"what was there before"
     assert sorted(tmp_path.iterdir()) == [path]
 

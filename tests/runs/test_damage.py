@@ -155,7 +155,7 @@ def test_a_damaged_note_on_a_group(content: str, cli: Cli, two: list[Path], runs
         (["--weight-decay", "1e300"], "'weight_decay' is wrong: input should be less than or equal to 1000"),
         (
             ["--set", "lam=1e200"],
-            "has a number that no run can have; give one that is finite, and no larger than 1e+100.",
+            "'lam' is too large a number; give one up to 1e+100.",
         ),
     ],
     ids=str,

@@ -334,7 +334,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Probabilities (n, classes) of images, given as arrays or files; columns in the order of `classes_`."""
         saved = self._known()
         if not is_files(X):
-            return saved.probabilities(as_images(X, saved.setup), self._params().device)
+            return saved.probabilities(as_images(X, saved.setup), self._device())
         return np.concatenate([found for _, found in self.stream(X)])
 
     def stream(self, files: Iterable[Path | str], reader: ImageReader | None = None) -> Stream:
@@ -343,7 +343,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         A `reader`, as `self.reader` makes it, may skip files that cannot be read and counts them.
         """
         saved = self._known()
-        device, (_, height, width) = self._params().device, saved.setup.shape
+        device, (_, height, width) = self._device(), saved.setup.shape
         for paths, images in (reader or self.reader()).stream(files, max(1, PIXELS_AT_ONCE // (height * width))):
             yield paths, saved.probabilities(with_channels(images, saved.setup.shape), device)
 
@@ -386,7 +386,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             pixels = as_images(images, saved.setup)
             named = as_labels(labels, len(pixels))
             truth = positions_of(named, place, known_only)
-            answers = saved.probabilities(pixels, self._params().device)
+            answers = saved.probabilities(pixels, self._device())
             return total + Evaluation.of(saved.classes, truth[truth >= 0], answers[truth >= 0])
         files = labelled_files(images, labels, reader or self.reader())
         for position, paths in zip(positions_of(list(files), place, known_only), files.values(), strict=True):
@@ -444,6 +444,10 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if given["backbone"] is not None:
             given["backbone"] = backbone_name(given["backbone"], may_import=not hasattr(self, "saved_"))
         return Params.of(given)
+
+    def _device(self) -> str:
+        """Where to compute; what else may be wrong with the parameters concerns whoever learns more."""
+        return Params.of({**Learner().get_params(deep=False), "device": self.device}).device
 
     def _known(self) -> SavedModel:
         saved: SavedModel | None = getattr(self, "saved_", None)

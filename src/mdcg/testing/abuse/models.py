@@ -104,7 +104,7 @@ class Draw:
         return f"labels {self.labels!a} as {self.kind}, {self.params!a}, images {self.shape}{second}"[:600]
 
     def fewer(self) -> Iterator[Draw]:
-        """The same, each time without one thing that was chosen."""
+        """Draws that lack one thing that was chosen, each another one."""
         if self.more is not None:
             yield Draw(self.labels, self.kind, self.params, None, self.shape)
         for name in self.params.keys() - USUAL.keys() - {"method"}:
