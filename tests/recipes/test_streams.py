@@ -60,6 +60,7 @@ def test_what_means_the_same_is_the_same_run() -> None:
 )
 def test_a_run_says_how_to_repeat_it(keys: dict[str, Any]) -> None:
     spec = resolved("digits-3", **keys)
+    assert ("epochs" in spec.as_recipe()) != spec.stream.online  # where there is but one, nothing is said of it
     (again,) = make_recipe(**spec.as_recipe()).resolve(DATASET)
     assert again == spec
     assert RunSpec.model_validate_json(spec.model_dump_json()) == spec

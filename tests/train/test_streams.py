@@ -24,7 +24,7 @@ from mdcg.train import state as states
 from mdcg.train.epoch import draw_epoch, steps_per_epoch
 from mdcg.train.group import Group
 from mdcg.train.loop import Trainer, total_steps
-from mdcg.train.online import OnlineStream, find_stages, reservoir
+from mdcg.train.online import OnlineStream, Stages, find_stages, reservoir
 from mdcg.train.precision import Compute
 from mdcg.train.signals import Stopped
 from tests.conftest import toy_dataset, toy_group
@@ -270,6 +270,12 @@ def test_which_images_of_a_class_return_is_drawn_from_a_stream_of_its_own() -> N
             for task, part in zip(own, parts, strict=True):
                 came = view.task_images(task)
                 assert sorted(came[dataset.train.labels[came] == label]) == sorted(part)
+
+
+def test_the_newest_stage_with_new_classes() -> None:
+    stages = Stages(sizes=(0, 2, 0, 3, 0), tasks=(0, 0, 1, 1, 1))
+    assert [stages.latest(stage) for stage in range(5)] == [0, 1, 1, 3, 3]
+    assert [stages.closes(stage) for stage in range(5)] == [False, True, False, False, True]
 
 
 def test_accuracy_within_an_online_task() -> None:
