@@ -31,12 +31,10 @@ def run(
     **options: Any,
 ) -> None:
     """Train one method on a scenario, once per seed. Given again, an interrupted command goes on where it was."""
+    if method is not None and "," in method:  # said first: each may want options of its own
+        raise MdcgError(f"'mdcg run' trains one method; 'mdcg compare --methods {shown(method, 100)}' compares several.")
     sweep = _sweep(options, method=method)
     methods = {spec.method for spec in sweep.specs}
-    if len(methods) > 1 and method is not None:
-        raise MdcgError(
-            f"'mdcg run' trains one method; 'mdcg compare --methods {shown(method, 100)}' compares several."
-        )
     if len(methods) > 1:
         raise MdcgError("the recipe names several methods; give it to 'mdcg compare', or name one with --method.")
     (name,) = methods
