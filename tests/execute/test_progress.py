@@ -85,6 +85,37 @@ def test_at_most_a_line_every_ten_seconds(clock: Clock, log: pytest.LogCaptureFi
     ]
 
 
+@pytest.mark.parametrize(
+    ("is_terminal", "variables", "bars"),
+    [
+        (True, {"TERM": "xterm"}, True),
+        (True, {"TERM": "dumb"}, False),  # which cannot draw over what it has drawn
+        (False, {"TERM": "xterm"}, False),
+        (False, {"TERM": "xterm", "FORCE_COLOR": "1"}, False),  # as job runners set it
+    ],
+)
+def test_bars_or_lines(
+    is_terminal: bool,
+    variables: dict[str, str],
+    bars: bool,
+    clock: Clock,
+    log: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Bars where they can be drawn, lines elsewhere, and never both."""
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: is_terminal)
+    monkeypatch.setattr(sys, "stderr", screen)
+    for name in ("TERM", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with TrainingDisplay(clock=clock) as display:
+        display.begin("mine", GROUP, 100, 0)
+        train(display, clock, 15, 30)
+    assert (len(log.messages), "mine" in screen.getvalue()) == ((0, True) if bars else (2, False))
+
+
 def test_what_comes_before_the_first_step_is_no_pace(clock: Clock) -> None:
     """A minute in which kernels are compiled, then a second for ten steps."""
     with TrainingDisplay(quiet=True, clock=clock) as display:

@@ -225,3 +225,26 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for block in blocks:
         exec(block, script)
     assert 0 <= script["result"].mean["ACC"] <= 100
+
+
+class Uncopied(nn.Flatten):
+    """What raises several lines, as PyTorch often does, or none at all."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__()
+        self.words = words
+
+    def __deepcopy__(self, memo: object) -> nn.Module:
+        raise RuntimeError(self.words)
+
+    def __reduce_ex__(self, protocol: object) -> tuple[object, ...]:
+        raise RuntimeError(self.words)
+
+
+@pytest.mark.parametrize(("words", "said"), [("first.\nsecond\n", "first"), ("  ", "RuntimeError")])
+def test_why_a_module_cannot_be_copied_in_one_line(words: str, said: str) -> None:
+    with pytest.raises(MdcgError) as told:
+        backbone_name(Uncopied(words), may_import=False)
+    assert str(told.value) == (
+        f"the Uncopied given as backbone cannot be copied ({said}); give a function that makes it."
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 
@@ -46,7 +48,8 @@ def test_settings_hold_for_the_length_of_a_run() -> None:
 
     before = now()
     for precision, products in (("tf32", "high"), ("fp32", "highest"), ("bf16", "highest")):
-        with pytest.raises(KeyError), Compute(torch.device("cpu"), precision).settings(threads=before[2] + 1):
+        machine = Compute(torch.device("cpu"), precision)
+        with contextlib.suppress(KeyError), machine.settings(threads=before[2] + 1):
             assert now() == (products, precision == "tf32", before[2] + 1)
             raise KeyError
         assert now() == before
