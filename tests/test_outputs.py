@@ -21,10 +21,10 @@ from mdcg.figures.make import drawing, table
 from mdcg.outputs import Kind, Output, csv_of, marked, of_lines
 from mdcg.report.files import CSV_COLUMNS, csv_table, latex, markdown
 from mdcg.report.kinds import REPORT
-from mdcg.report.page.page import page
 from mdcg.results.settings import gather
 from tests import fake_runs
 from tests.conftest import Cli
+from tests.report.pages import page
 
 KIND = Kind.told_by("a file of ours", lambda file: file.read() == b"ours")
 

@@ -120,5 +120,8 @@ def _plain_array(given: Any, what: str) -> Any:
 
 
 def _refusal(given: Any, what: str) -> InputError:
-    kind = "an Enum; give its value" if isinstance(given, Enum) else f"{said(given)}; give a number, a text or a list"
-    return InputError(f"{what} is {kind}.")
+    if isinstance(given, Enum):
+        return InputError(f"{what} is an Enum; give its value.")
+    kind, text = type(given).__name__, said(given)
+    found = f"cannot be of the type {kind}" if text == kind else f"is {text}"
+    return InputError(f"{what} {found}; give a number, a text or a list.")

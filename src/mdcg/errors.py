@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import errno
+import logging
 from collections.abc import Iterable
 from pathlib import PurePath
 
 LONGEST = 4000  # characters of an error
+CONTROL = "\n\r\t\v\f\x1c\x1d\x1e\x1f\x85\u2028\u2029"  # of white space, what does more than leave room
 
 
 class MdcgError(Exception):
@@ -22,7 +24,7 @@ class MdcgError(Exception):
     """
 
     def __init__(self, text: str, about: str | None = None) -> None:
-        super().__init__(_cut(_printable(text), LONGEST))
+        super().__init__(cut(_printable(text), LONGEST))
         self.about = about
 
 
@@ -35,12 +37,12 @@ def said(value: object, length: int = 60) -> str:
     if isinstance(value, PurePath):
         value = str(value)
     if isinstance(value, str):
-        value = _cut(value, 4 * length)  # before it is written out
+        value = cut(value, 4 * length)  # before it is written out
     try:
         text = repr(value) if isinstance(value, BRIEF) and _is_brief(value) else ""
     except Exception:  # a number of too many digits, or an object of anybody's
         text = ""
-    return _cut(_printable(text), length) if text else f"{type(value).__name__}"
+    return cut(_printable(text), length) if text else f"{type(value).__name__}"
 
 
 BRIEF = (str, int, float, bytes, type(None), list, tuple, dict, set, range)  # others say more than fits a sentence
@@ -50,14 +52,27 @@ def _is_brief(value: object) -> bool:
     return not isinstance(value, bytes | list | tuple | dict | set) or len(value) <= 8
 
 
-def _cut(text: str, length: int) -> str:
+def cut(text: str, length: int) -> str:
+    """The text without its middle, where it is longer."""
     half = (length - 1) // 2
     return text if len(text) <= length else f"{text[: length - 1 - half]}…{text[-half:]}"
 
 
 def _printable(text: str) -> str:
     """The text with escapes for what would not be seen, or do something to a terminal."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else " " if c.isspace() and c not in CONTROL else repr(c)[1:-1] for c in text)
+
+
+_told: set[str] = set()
+
+
+def warn_once(logger: logging.Logger, sentence: str) -> None:
+    """Say a sentence to whoever listens, once in a process however often there is reason to."""
+    if sentence not in _told and logger.isEnabledFor(logging.WARNING):
+        _told.add(sentence)
+        logger.warning("%s", sentence)
 
 
 #: Whatever other people's code may raise: `sys.exit` there is no wish of the person who gave the command.
@@ -134,7 +149,7 @@ def unknown(kind: str, name: object, known: Iterable[str], about: str | None = N
     "unknown method 'replya'; did you mean 'replay'? Known: naive, replay."
     """
     names = sorted(known)
-    text = _cut(name, 200) if isinstance(name, str) else said(name)
+    text = cut(name, 200) if isinstance(name, str) else said(name)
     near = nearest(text, names)
     hint = "." if near is None else f"; did you mean '{near}'?"
     known_names = f"Known: {', '.join(names)}." if names else "There is none."

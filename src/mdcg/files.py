@@ -25,7 +25,7 @@ from typing import BinaryIO
 
 from filelock import BaseFileLock, FileLock, Timeout
 
-from mdcg.errors import TROUBLE, Busy, InputError, MachineError, MdcgError, reason_of, said
+from mdcg.errors import TROUBLE, Busy, InputError, MachineError, MdcgError, cut, reason_of, said
 
 try:
     import fcntl
@@ -266,8 +266,7 @@ def shown(path: Path | str, length: int = 300) -> str:
     'birds �/xx…xxxxx.png'
     """
     text = "".join(" " if c.isspace() else c if c.isprintable() else "\ufffd" for c in str(path))
-    half = (length - 1) // 2
-    return text if len(text) <= length else f"{text[: length - 1 - half]}…{text[-half:]}"
+    return cut(text, length)
 
 
 def is_locked(folder: Path) -> bool:

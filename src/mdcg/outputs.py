@@ -18,6 +18,7 @@ from pathlib import Path
 
 from mdcg.errors import MdcgError
 from mdcg.files import atomic_file, cannot_write, check_replaceable, open_file, shown, write_atomic
+from mdcg.folders import walk
 
 LONGEST = 2**20  # bytes of a first line
 HEAD = 2000  # bytes in which a file says what it is
@@ -58,18 +59,23 @@ class Output:
     kind: Kind
     force: bool = False
     inputs: Sequence[Path] = ()  # files and folders that the same command reads
+    advice: str = FORCED  # how a person replaces it all the same, where that can be said
 
     @property
     def forced(self) -> bool:
         """Whether it may take the place of anything."""
         return self.force and not self._is_input()
 
+    @property
+    def _or_force(self) -> str:
+        return f", or {self.advice}" if self.advice else ""
+
     def check(self) -> None:
         """Refuse to replace what no such command has written."""
         if self._is_free() or self.forced:
             return
         there = f"{shown(self.path)} is there already, and "
-        instead = f"choose another place, or {FORCED}"
+        instead = f"choose another place{self._or_force}"
         if self.force:
             there, instead = f"{shown(self.path)} belongs to what this very command reads, and ", "choose another place"
         if not self.path.exists():
@@ -86,7 +92,7 @@ class Output:
             except Exception as error:  # also an OSError: readers of archives look where no byte can be
                 raise MdcgError(f"{there}is not {self.kind.name}, or is damaged; {instead}.") from error
         if lost:
-            raise MdcgError(f"{shown(self.path)} {lost}{'' if self.force else f', or {FORCED}'}.")
+            raise MdcgError(f"{shown(self.path)} {lost}{'' if self.force else self._or_force}.")
 
     def open(self) -> AbstractContextManager[BufferedRandom]:
         """Give a file to write to, which takes its place whole or not at all."""
@@ -116,7 +122,8 @@ class Output:
     def _is_input(self) -> bool:
         """Whether the file is one that the command reads, by whatever name, or is in a folder that it reads."""
         own = _itself(self.path)
-        return any(own == file or _same(own, file) for one in self.inputs for file in _files(one))
+        within = any(own.is_relative_to(os.path.realpath(one)) for one in self.inputs)  # however deep
+        return within or any(own == file or _same(own, file) for one in self.inputs for file in _files(one))
 
 
 def _led_to(path: Path) -> Iterator[Path]:
@@ -137,8 +144,8 @@ def _itself(path: Path) -> Path:
 def _files(path: Path) -> Iterator[Path]:
     """A file, or all files in a folder."""
     yield _itself(path)
-    for folder, _, names in os.walk(os.path.realpath(path)):
-        yield from (Path(folder, name) for name in names)
+    for folder, _, names in walk(Path(os.path.realpath(path))):
+        yield from (folder / name for name in names)
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mdcg import Dataset, Learner
-from mdcg.data import class_names, load
+from mdcg import Dataset, Learner, errors
+from mdcg.data import load
 from mdcg.data.class_names import look_alikes, warn_of_look_alikes
 from mdcg.errors import MdcgError
 from tests.data.conftest import save_image
@@ -18,7 +18,7 @@ TWO_FORMS = "caf\N{LATIN SMALL LETTER E WITH ACUTE}", "cafe\N{COMBINING ACUTE AC
 
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(class_names, "_told", set())
+    monkeypatch.setattr(errors, "_told", set())
 
 
 @pytest.mark.parametrize("odd", [" ", "a\x1b[2Jb", "a\nb", "x" * 201])

@@ -15,10 +15,10 @@ from mdcg.figures.plots.floats import Floats
 from mdcg.figures.plots.forgetting import Forgetting
 from mdcg.figures.read import numbers
 from mdcg.figures.selection import installed, side_by_side, usual
-from mdcg.report.page.page import page
 from mdcg.results.settings import gather
 from mdcg.runs.finished import FinishedRun
 from tests.fake_runs import finished, spec, with_rows
+from tests.report.pages import page
 
 LOOK = {"task": 2, "epoch": 0, "step": 0}
 DAMAGED: list[list[dict[str, Any]]] = [

@@ -330,3 +330,26 @@ def test_a_cascade_that_no_memory_holds_is_refused_before_it_is_made() -> None:
         head.grow(300_000_000, [np.random.default_rng(0)], [np.random.default_rng(0)])
     with pytest.raises(MdcgError, match="4,999,950,000 gates for 100,000 classes in 100,000 tasks take too much"):
         head.make_room([1] * 100_000)
+
+
+class LateGates(CascadedGates):
+    """As somebody may write it: every second gate only, where ours would count them all."""
+
+    def new_gates(self) -> list[range]:
+        return super().new_gates()[::2]
+
+
+def test_a_head_of_ones_own_made_of_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It grows in a way of its own: nothing that ours know is believed of it, and its files can be read."""
+    monkeypatch.setitem(HEADS._known, "late-gates", LateGates)
+    assert CascadedGates.grows_as_ours()
+    assert SingleGate.grows_as_ours()
+    assert not LateGates.grows_as_ours()
+    images = np.random.default_rng(0).integers(0, 256, (48, 8, 8, 3), dtype=np.uint8)
+    clf = mdcg.Learner("md-cg", head="late-gates", memory=20, backbone="smallconv", epochs=1, hold_out=0, quiet=True)
+    for task in range(3):
+        file = tmp_path / f"{task}.safetensors"
+        clf.learn(images[16 * task : 16 * (task + 1)], [2 * task, 2 * task + 1] * 8, save_to=file)
+        clf = mdcg.Learner.load(file).set_params(quiet=True)
+    assert len(clf.classes_) == 6
+    assert clf.predict(images).shape == (48,)

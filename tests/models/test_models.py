@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mdcg import errors
 from mdcg.draws import Purpose, stream
 from mdcg.errors import MdcgError
 from mdcg.models import build_backbone, build_model, layers
-from mdcg.models import stacked as stacking
 from mdcg.models.backbones import BACKBONES, MEMBERED, backbone_names, register_backbone
 from mdcg.models.features import FEATURES
 from mdcg.models.layers import Conv2d
@@ -275,7 +275,7 @@ def test_a_classifier_that_is_left_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its answers about other classes would be the features: whoever trains with it is told, once."""
-    monkeypatch.setattr(stacking, "_told", set())
+    monkeypatch.setattr(errors, "_told", set())
     Stacked(lambda _: Photographer(name, classifier()), (3, 8, 8), [0], trained=False)  # as for a model that is read
     assert not caplog.records
     for seeds in ([0], [1, 2]):

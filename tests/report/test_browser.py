@@ -12,9 +12,9 @@ import pytest
 
 import mdcg
 from mdcg.cli import main
-from mdcg.report.page import page as report_page
 from mdcg.results.settings import gather
 from tests.fake_runs import made_run
+from tests.report import pages
 from tests.report.test_report import EVIL
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -187,7 +187,7 @@ def test_names_stay_text(browser: Any, tmp_path: Path) -> None:
     """Also as plotly draws them, and in panels."""
     runs = [made_run(method=EVIL, names=EVIL, folder=EVIL, memory=memory) for memory in (10, 20)]
     file = tmp_path / "evil.html"
-    file.write_text(report_page.page(gather(runs), EVIL), "utf-8")
+    file.write_text(pages.page(gather(runs), EVIL), "utf-8")
     page = browser.new_page()
     trouble: list[str] = []
     page.on("dialog", lambda dialog: trouble.append(dialog.message))
@@ -208,7 +208,7 @@ def test_names_stay_text(browser: Any, tmp_path: Path) -> None:
 def test_very_long_names_leave_room(browser: Any, tmp_path: Path) -> None:
     file = tmp_path / "long.html"
     runs = [made_run(method=method, backbone="y" * 2000) for method in ("x" * 2000, "md", "replay")]
-    file.write_text(report_page.page(gather(runs), "long"), "utf-8")
+    file.write_text(pages.page(gather(runs), "long"), "utf-8")
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.goto(file.as_uri())
     assert page.locator(".results thead th").first.bounding_box()["width"] < 640

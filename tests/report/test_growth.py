@@ -12,11 +12,11 @@ import pytest
 
 import mdcg
 from mdcg.report.files import csv_table, latex, markdown
-from mdcg.report.page.page import page
 from mdcg.results.read import distinct
 from mdcg.results.settings import gather
 from mdcg.runs.finished import FinishedRun
 from tests.fake_runs import finished, spec
+from tests.report.pages import page
 
 STEP = 10
 OURS = str(Path(mdcg.__file__).parent)

@@ -27,7 +27,7 @@ from mdcg.recipes.document import Document
 from mdcg.recipes.grid import GridCell, choose, expand, label
 from mdcg.report.files import csv_table, latex, latex_text, markdown
 from mdcg.report.notebook import one_line
-from mdcg.report.page.page import page, templates
+from mdcg.report.page.page import templates
 from mdcg.report.page.payload import lean
 from mdcg.report.sweep_tables import sweep_table
 from mdcg.report.terminal import comparison
@@ -38,6 +38,7 @@ from mdcg.runs.store import read_record
 from mdcg.testing.abuse.browser import HOSTILE, check_csv, check_latex, check_markdown
 from tests.conftest import Cli
 from tests.fake_runs import finished, made_run, spec, with_rows
+from tests.report.pages import page
 
 EVIL = """</script><img src=x onerror=alert(1)>' onfocus=alert(2) " onclick=alert(3) &lt; {{ 7 * 7 }} $x$"""
 

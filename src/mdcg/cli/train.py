@@ -32,7 +32,8 @@ def run(
 ) -> None:
     """Train one method on a scenario, once per seed. Given again, an interrupted command goes on where it was."""
     if method is not None and "," in method:  # said first: each may want options of its own
-        raise MdcgError(f"'mdcg run' trains one method; 'mdcg compare --methods {shown(method, 100)}' compares several.")
+        together = f"'mdcg compare --methods {shown(method, 100)}'"
+        raise MdcgError(f"'mdcg run' trains one method; {together} compares several.")
     sweep = _sweep(options, method=method)
     methods = {spec.method for spec in sweep.specs}
     if len(methods) > 1:

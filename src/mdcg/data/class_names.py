@@ -6,11 +6,11 @@ import logging
 import unicodedata
 from collections.abc import Iterable
 
+from mdcg.errors import warn_once
 from mdcg.files import shown
 
 logger = logging.getLogger(__name__)
 NAMED = 3  # pairs that a warning names
-_told: set[str] = set()
 
 
 def look_alikes(names: Iterable[str], known: Iterable[str] = ()) -> list[tuple[str, str]]:
@@ -31,9 +31,8 @@ def warn_of_look_alikes(names: Iterable[str], known: Iterable[str] = ()) -> None
     told = [f"'{shown(one, 60)}' and '{shown(other, 60)}' ({_difference(one, other)})" for one, other in pairs[:NAMED]]
     more = f" and {len(pairs) - NAMED} more pairs" if len(pairs) > NAMED else ""
     sentence = f"classes whose names hardly differ: {', '.join(told)}{more}; if they are one, give them the same name."
-    if pairs and sentence not in _told:
-        _told.add(sentence)
-        logger.warning("%s", sentence)
+    if pairs:
+        warn_once(logger, sentence)
 
 
 def _difference(one: str, other: str) -> str:

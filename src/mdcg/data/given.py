@@ -169,6 +169,8 @@ def as_column(given: Any, what: str) -> npt.NDArray[Any]:
         if isinstance(given, Mapping | Set):
             raise TypeError(f"it is a {type(given).__name__}, which has no order")
         labels = _dense(given) if isinstance(given, Tensor) else _gathered(given, what)
+        if not labels.ndim and hasattr(type(given), "__iter__") and not isinstance(given, np.ndarray | Tensor):
+            raise InputError(f"{what} are a {type(given).__name__}, which is no list; give a list, one for each image.")
         if not labels.ndim:
             raise InputError(f"{what} have shape (); give one for each image.")
         return labels
@@ -377,7 +379,11 @@ def _known(train: npt.NDArray[Any], names: Sequence[str] | None) -> dict[Any, in
 
 def names_of(given: Any) -> list[str]:
     """The names of classes, in the order in which they are given: a list, or a column of a table."""
-    if isinstance(given, str | Mapping | Set) or getattr(given, "ndim", 1) != 1:
+    try:
+        is_list = not isinstance(given, str | Mapping | Set) and getattr(given, "ndim", 1) == 1
+    except Exception:  # an object of anybody's
+        is_list = False
+    if not is_list:
         raise InputError("class_names must be a list of texts; give one for each class.")
     return texts(given, "class_names")
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from mdcg.arguments import refuse_larger_than_memory
 from mdcg.data.cache import cache_folder, cached
 from mdcg.data.content import Arrays
 from mdcg.data.given import Channels, Images, Parts, as_array
@@ -217,6 +218,7 @@ def _pixels(image: Any, what: str, number: int, channels: Channels | None, forma
         (pixels,) = next(Images.of(as_array(image, name)[None], channels, what).pieces())
     except InputError as error:
         raise InputError(f"{name} cannot be used: {error}") from error
+    refuse_larger_than_memory(pixels.nbytes, name)  # a view may say more than it holds
     return np.asarray(pixels)
 
 

@@ -55,7 +55,7 @@ def fetch(url: str, md5: str, folder: Path, largest: int | None = None) -> Path:
     name = url.rsplit("/", 1)[-1]
     logger.info("downloading %s to %s.", url, folder)
     kind = Kind.told_by(f"what {url} has", lambda file: hashlib.file_digest(file, "md5").hexdigest() == md5)
-    with Output(folder / name, kind).open() as file:
+    with Output(folder / name, kind, advice="").open() as file:
         _download(url, md5, file, folder / name, largest)
     return folder / name
 

@@ -251,11 +251,10 @@ def finish(drawing: Figure, caption: str) -> None:
     drawing.text(0, -0.06 / height, text, fontsize=7.5, color="0.25", ha="left", va="top", linespacing=1.3)
 
 
+FIGURE = "a figure that this version of mdcg has drawn (older ones bear no mark)"
 DRAWINGS = {  # each kind of file as it is told from others, see `outputs`
-    "svg": Kind.told_by("a figure of mdcg", marked(b"<?xml ", b"</svg>\n", f"<dc:title>{MADE_BY}</dc:title>".encode())),
-    "png": Kind.told_by(
-        "a figure of mdcg", marked(b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82", f"tEXtSoftware\0{MADE_BY}".encode())
-    ),
+    "svg": Kind.told_by(FIGURE, marked(b"<?xml ", b"</svg>\n", f"<dc:title>{MADE_BY}</dc:title>".encode())),
+    "png": Kind.told_by(FIGURE, marked(b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82", f"tEXtSoftware\0{MADE_BY}".encode())),
 }
 
 

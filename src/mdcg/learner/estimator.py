@@ -170,7 +170,9 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         params = self._checked_params()
         with messages(params.quiet):
-            return self._learn(params, images, labels, order, None if save_to is None else as_file(save_to), force)
+            return self._learn(
+                params, images, labels, order, None if save_to is None else as_file(save_to), flag(force, "force")
+            )
 
     def fit(self, X: Given, y: npt.ArrayLike | None = None) -> Self:
         """Forget all that was learned, and learn these images as the first task."""
@@ -228,7 +230,8 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         arrived = Arrived(pixels, np.array([place[label] for label in named], np.int64), new)
         if before is not None:
             arrived, relabelled = without_known_images(before, arrived)
-            for sentence in told_of_relabelled(relabelled, (*known, *new), len(known)):
+            thing = "row" if before.setup.is_features else "image"
+            for sentence in told_of_relabelled(relabelled, (*known, *new), len(known), thing):
                 logger.warning("%s", sentence)
             if not new and again and not len(arrived.positions):
                 logger.info("all of it is known already: nothing is learned.")
@@ -242,7 +245,9 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         setup = resolved(params, before, pixels, len(known) + len(new))
         check_room(setup, before, len(new))
         if left_out := len(pixels) - len(arrived.positions):
-            logger.info("%s images are known already and left out.", left_out)
+            logger.info(
+                "%s known already and left out.", f"{number_of(left_out, thing)} {'is' if left_out == 1 else 'are'}"
+            )
         told, sizes = params.as_json(weights), [*(before.sizes if before else ()), len(new)]
         refuse_unkeepable(setup, (*known, *new), sizes, told)
         task = next_task(
@@ -313,7 +318,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if setup.is_features:
             raise InputError("an export is of images to probabilities, and this model takes features; use save.")
         classifier = Classifier(saved.model, setup.mean, setup.std, len(names))
-        (export_onnx if to == "onnx" else export_torch)(classifier, path, setup.shape, names, force)
+        (export_onnx if to == "onnx" else export_torch)(classifier, path, setup.shape, names, flag(force, "force"))
 
     @property
     def classes_(self) -> npt.NDArray[Any]:

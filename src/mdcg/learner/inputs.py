@@ -209,7 +209,13 @@ def as_labels(given: Any, images: int) -> list[Label]:
 
 def as_weights(given: Any, images: int) -> npt.NDArray[np.float64]:
     """How much each image counts."""
-    weights = as_array(given, "sample_weight", "numbers, one for each image")
+    try:
+        weights = as_array(given, "sample_weight", "numbers, one for each image")
+    except InputError as error:
+        try:
+            weights = np.asarray(given).astype(np.float64)  # numbers that came as objects
+        except Exception:  # of anybody's
+            raise error from None
     if weights.shape == (images,) and weights.dtype.kind != "c":
         weights = weights.astype(np.float64)
         if np.isfinite(weights).all() and weights.min() >= 0 and 0 < weights.sum() < np.inf:

@@ -40,8 +40,8 @@ def learned_table(saved: SavedModel) -> Table:
     return table
 
 
-def told_of_relabelled(relabelled: Relabelled, classes: Sequence[Label], known: int) -> list[str]:
-    """Sentences about images that come with another label than they were learned with; so many classes were known.
+def told_of_relabelled(relabelled: Relabelled, classes: Sequence[Label], known: int, thing: str = "image") -> list[str]:
+    """Sentences about images (or rows) with another label than they were learned with; so many classes were known.
 
     >>> from collections import Counter
     >>> for sentence in told_of_relabelled(Counter({(0, 1): 4, (1, 0): 2, (0, 2): 1}), ["cup", "fork", "mug"], 2):
@@ -62,12 +62,11 @@ labels, begin anew with all images.
             f"'{shown(str(classes[now]), 60)}'"
             for (was, now), count in pairs.items()
         ]
-        one = ("image has", "it was", "it is")
-        have, were, are = one if total == 1 else ("images have", "they were", "they are")
+        have, were, are = ("has", "it was", "it is") if total == 1 else ("have", "they were", "they are")
         done = "learned with both" if is_new else "left out, and what was learned stays"
         sentences.append(
-            f"{total} {have} another label than {were} learned with: {listing(told, most=3)}; {are} {done}. To correct "
-            "labels, begin anew with all images."
+            f"{number_of(total, thing)} {have} another label than {were} learned with: {listing(told, most=3)}; {are} "
+            f"{done}. To correct labels, begin anew with all {thing}s."
         )
     return sentences
 

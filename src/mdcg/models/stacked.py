@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from mdcg.errors import FOREIGN, MdcgError, reason_of
+from mdcg.errors import FOREIGN, MdcgError, reason_of, warn_once
 
 logger = logging.getLogger(__name__)
 CLASSIFIERS = {"fc", "classifier", "head", "heads", "linear"}  # what networks call the layers that tell classes apart
-_told: set[str] = set()
 
 
 class Stacked(nn.Module):
@@ -116,13 +115,11 @@ def _warn_of_classifier(network: nn.Module, features: int) -> None:
     layer = name.partition(".")[0]
     if last is None or last.out_features != features or layer not in CLASSIFIERS:
         return
-    sentence = (
+    warn_once(
+        logger,
         f"the backbone ends in its own classifier, '{name}', whose {features:,} outputs are taken for features; to "
-        f"learn from the features before it, take it off: network.{layer} = torch.nn.Identity()."
+        f"learn from the features before it, take it off: network.{layer} = torch.nn.Identity().",
     )
-    if sentence not in _told:
-        _told.add(sentence)
-        logger.warning("%s", sentence)
 
 
 def _unfit(error: Exception, shape: tuple[int, int, int]) -> MdcgError:

@@ -129,7 +129,7 @@ def own_revision() -> GitRevision | None:
     if found is None:
         raise MdcgError(
             f"MDCG_REVISION is '{shown(told, 60)}', which is no git revision; give what 'git describe --always "
-            "--abbrev=40 --dirty' prints."
+            '--abbrev=40 --dirty --exclude "*"\' prints.'
         )
     return GitRevision(revision=found[1], uncommitted=bool(found[2]))
 

@@ -40,11 +40,6 @@ class Part:
     figures: list[EmbeddedFigure]
 
 
-def page(sections: Sequence[Section], title: str) -> str:
-    """Make the whole page."""
-    return "".join(_pieces(sections, title))
-
-
 def page_file(sections: Sequence[Section], title: str) -> bytes:
     """Make the content of the page's file: piece by piece, for as text a page of thousands of runs takes several times
     the room. What cannot be written of the name of a file is replaced."""
