@@ -406,6 +406,14 @@ def test_a_class_that_is_forgotten_is_named(caplog: pytest.LogCaptureFixture) ->
     assert lost(version, 10) == {c: (was, now) for c, was, now in fell if was is not None and was - now > 10}  # type: ignore[operator]
 
 
+def test_which_classes_have_lost() -> None:
+    """More than so many points: not as many, not those that rose, nor those of which one of the two is not known."""
+    version = learner(hold_out=0.3).learn(*part(0, 1)).saved_.versions[0]
+    told = replace(version, before=[90.0, 80.0, 60.0, None, 50.0], after=[79.0, 70.0, 95.0, 3.0, None, 0.0])
+    assert lost(told, 10) == {0: (90.0, 79.0)}
+    assert lost(told, 9.5) == {0: (90.0, 79.0), 1: (80.0, 70.0)}
+
+
 def test_what_fell_is_told_below_an_evaluation() -> None:
     """By the last call of `learn`, where the model before is not at hand: classes that lost, and no others."""
     one = learner(hold_out=0.3).learn(*part(0, 1, 2)).learn(*part(3))
