@@ -163,9 +163,26 @@ def test_names_of_classes() -> None:
         return mdcg.Dataset.from_arrays((IMAGES, LABELS), name="noise", class_names=given).class_names
 
     assert names(pandas.Series(["a", "b"])) == names(one for one in "ab") == names(np.array(["a", "b"])) == ("a", "b")
-    for wrong in (pandas.DataFrame({"a": ["x", "y"]}), 5, {"a", "b"}, {"a": 1, "b": 2}, [1, 2], "ab"):
+    for wrong in (pandas.DataFrame({"a": ["x", "y"]}), 5, {"a", "b"}, {"a": 1, "b": 2}, [1, 2], "ab", Raising()):
         with pytest.raises(InputError, match="class_names must be a list of texts"):
             names(wrong)
+
+
+def test_images_that_say_more_than_they_hold() -> None:
+    """A view of one number may have the shape of terabytes: nobody compares, or copies, what no memory could hold."""
+    wide = np.broadcast_to(np.uint8(0), (10**6, 10**6, 1))
+    with pytest.raises(InputError, match=r"image 0.* 931 GiB, and this machine has"):
+        mdcg.Dataset.from_torch([(wide, 0), (wide, 1)], name="noise")
+
+
+def test_numbers_that_came_as_objects_weigh_too() -> None:
+    learner = mdcg.Learner("naive", backbone="smallconv", epochs=1, hold_out=0, quiet=True).learn(IMAGES, LABELS)
+    weights = list(range(1, 9))
+    assert learner.score(IMAGES, LABELS, pandas.Series(weights, dtype=object)) == learner.score(IMAGES, LABELS, weights)
+    for wrong in (["a"] * 8, [None] * 8):
+        odd: Any = wrong
+        with pytest.raises(InputError, match="sample_weight must be"):
+            learner.score(IMAGES, LABELS, odd)
 
 
 def test_labels_as_numpy_torch_and_pandas_have_them() -> None:

@@ -85,6 +85,24 @@ def test_what_a_command_reads_cannot_be_forced(tmp_path: Path) -> None:
     Output(tmp_path / "beside", KIND, True, [tmp_path / "in"]).write(b"new")
 
 
+def test_folders_that_are_read_may_be_deep(tmp_path: Path) -> None:
+    """Deeper than functions may call themselves, and than folders are walked: all of it is what the command reads."""
+    place = tmp_path
+    for _ in range(1100):
+        place /= "d"
+        place.mkdir()
+    (place / "file").write_bytes(b"a picture")
+    refused(Output(place / "file", KIND, True, [tmp_path]), "belongs to what this very command reads")
+    beside = tmp_path.with_name("beside")
+    beside.write_bytes(b"a picture")
+    Output(beside, KIND, True, [tmp_path]).write(b"new")
+    assert beside.read_bytes() == b"new"
+    (place / "file").unlink()
+    while place != tmp_path:  # or whoever tidies up calls itself too often
+        place.rmdir()
+        place = place.parent
+
+
 def test_links(tmp_path: Path) -> None:
     """A link gives way where what it leads to would; that stays as it is."""
     target, link, chain = tmp_path / "target", tmp_path / "link", tmp_path / "chain"
