@@ -159,7 +159,7 @@ def test_bad_records_are_told(change: dict[str, Any], said: str) -> None:
 
 @given(st.integers(-3, 3), st.lists(st.floats(), max_size=3), st.lists(st.floats(), max_size=3))
 def test_only_numbers_that_can_normalise(padding: int, mean: list[float], std: list[float]) -> None:
-    usable = padding >= 0 and len(mean) == len(std) and np.isfinite(mean).all() and np.isfinite(std).all()
+    usable = padding >= 0 and len(mean) == len(std) and all(abs(one) <= 1e100 for one in (*mean, *std))  # NaN is not
     if usable and all(one > 0 for one in std):
         Preprocessing(padding, True, tuple(mean), tuple(std))
         return
