@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
@@ -458,8 +459,9 @@ def test_counting_work_takes_any_bytes(kind: str, data: st.DataObject) -> None:
     whole = {"JPEG": costly.jpeg(60, 40, 3), "TIFF": costly.strips(3), "PPM": b"P3\n# x\n1 1\n255\n1 2 3"}[kind]
     place = data.draw(st.integers(0, len(whole)))
     file = io.BytesIO(whole[:place] + data.draw(st.binary(max_size=20)) + whole[place + 5 :])
-    effort.refuse_before_opening(file)
-    assert file.tell() == 0
+    with contextlib.suppress(effort.TooMuchWork):  # damage may claim many more pixels
+        effort.refuse_before_opening(file)
+        assert file.tell() == 0
 
 
 def test_webp_images_too_large_to_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -849,3 +851,23 @@ def test_what_was_cached_before_is_made_anew(tmp_path: Path, monkeypatch: pytest
     load(f"folder:{tmp_path}", size=8)
     (after,) = cache.cache_folder().glob("*.safetensors")
     assert [after] != before
+
+
+def test_what_is_left_is_not_waited_for() -> None:
+    """A generator that nobody wants is closed whenever Python tidies up, be it while a thread begins."""
+    begun, release, done = threading.Event(), threading.Event(), threading.Event()
+
+    def work(number: int) -> int:
+        if number:
+            begun.set()
+            release.wait(5)
+            done.set()
+        return number
+
+    results = ahead(work, range(3), threads=1)
+    assert next(results) == 0
+    assert begun.wait(5)
+    results.close()
+    assert not done.is_set()
+    release.set()
+    assert done.wait(5)  # what was begun comes to its end

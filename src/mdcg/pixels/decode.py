@@ -268,7 +268,9 @@ def ahead(
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-    except KeyboardInterrupt:  # whoever stops a command does not wait for what is being done
+    except (KeyboardInterrupt, GeneratorExit):
+        # Whoever stops a command does not wait for what is being done. Nor does a generator that was left: Python may
+        # close it while a thread begins, where to wait for threads is for ever.
         wait = False
         raise
     finally:  # after an error, or where nobody wants the rest
